@@ -221,7 +221,7 @@ def corruption(trials: int, seed: int = 0) -> dict[str, dict[str, int]]:
 
 def main() -> None:
     """Measure, write the result, print a line for each row."""
-    from benchmarks.checkpoint import size
+    from benchmarks.checkpoints.bench import size
 
     usual = Settings()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])

@@ -1,4 +1,4 @@
-"""What this library costs on a GPU, on one machine without Ray; with several GPUs, how NCCL comes back from a loss.
+"""What this library costs on a GPU, on one machine without Ray, and how a run on GPUs comes back from a loss.
 
     python -m benchmarks.gpu --out gpu.json          # --parts snapshot,copies, --bytes 1GiB
 
@@ -8,13 +8,17 @@
     step       a small model's step in a run of one worker, against the same loop without this library, in turns
     nvml       a look of the host monitor at the real driver, and whether it says what torch says
     nccl       a process is killed in an all-reduce: abort, a new group of the survivors, its first all-reduce
+    kill       a worker of a run of three is killed between two sums: the survivors' next commit
+    stop       the same with SIGSTOP: nothing but its silence tells
 
+In the last three, processes have a GPU each, or share the one there is: then NCCL's speed says nothing, the rest does.
 Nothing is estimated: a part that cannot be measured here leaves its rows empty, and says why.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import tempfile
 import time
@@ -25,9 +29,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import gpu_group, gpu_step
-from benchmarks.checkpoint import Bench, size
-from benchmarks.checkpoint import Settings as Snapshots
+from benchmarks import gpu_group, gpu_kill, gpu_step
+from benchmarks.checkpoints.bench import Bench, size
+from benchmarks.checkpoints.bench import Settings as Snapshots
 from benchmarks.checkpoints.state import timed
 from benchmarks.provenance import provenance
 from elastic.checkpoint import memory
@@ -43,10 +47,16 @@ WARM_UP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is measured. `step_copies`: length of the step of `snapshot`, in copies of the state to the host."""
+    """What is measured.
+
+    Attributes:
+        faults: of each kind.
+        step_copies: length of the step of `snapshot`, in copies of the state to the host.
+    """
 
     nbytes: int = 1 << 30
     repeats: int = 20
+    faults: int = 5
     step_copies: float = 3.0
     matrix: int = 4096
     device: str = "cuda"
@@ -253,7 +263,18 @@ def _compare(readings: dict[str, Any]) -> None:
 
 def nccl(settings: Settings) -> dict[str, float]:
     """Seconds from the kill."""
-    return gpu_group.measure("nccl", torch.cuda.device_count(), settings.repeats)
+    return gpu_group.measure("nccl", max(gpu_group.LEAST, torch.cuda.device_count()), settings.faults)
+
+
+def kill(settings: Settings) -> dict[str, float]:
+    """Seconds of a step, and from the kill."""
+    return gpu_kill.measure(settings.device, settings.faults)
+
+
+def stop(settings: Settings) -> dict[str, float]:
+    """Seconds from the stop."""
+    found = gpu_kill.measure(settings.device, settings.faults, signal.SIGSTOP)
+    return {"resumed_s": found["resumed_s"]}
 
 
 PARTS = {
@@ -302,8 +323,15 @@ PARTS = {
             "formed_s": ("to their new group", "s"),
             "first_s": ("to its first all-reduce done", "s"),
         },
-        gpus=2,
     ),
+    "kill": Part(
+        measure=kill,
+        rows={
+            "step_s": ("a step of three workers", "s"),
+            "resumed_s": ("kill of a worker to the survivors' next commit", "s"),
+        },
+    ),
+    "stop": Part(measure=stop, rows={"resumed_s": ("SIGSTOP of a worker to the survivors' next commit", "s")}),
 }
 
 
@@ -330,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them, with commas between")
     parser.add_argument("--bytes", type=size, default=usual.nbytes, help="of the state, e.g. 64MiB")
     parser.add_argument("--repeats", type=int, default=usual.repeats)
+    parser.add_argument("--faults", type=int, default=usual.faults, help="of each kind")
     parser.add_argument("--directory", default=usual.directory, help="a ramdisk")
     args = parser.parse_args(arguments)
     names = args.parts.split(",")
@@ -337,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(PARTS)}")
     if not torch.cuda.is_available():
         parser.exit(1, f"error: {NO_GPU}\n")
-    settings = Settings(nbytes=args.bytes, repeats=args.repeats, directory=args.directory)
+    settings = Settings(nbytes=args.bytes, repeats=args.repeats, faults=args.faults, directory=args.directory)
     origin, gpus = provenance(), torch.cuda.device_count()
     rows: list[dict[str, Any]] = []
     told = {name: getattr(settings, name) for name in settings.__slots__}

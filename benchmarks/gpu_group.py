@@ -1,6 +1,7 @@
 """A process of a group is killed in the middle of its all-reduces; the survivors abort, and form a new group.
 
-Each process has a GPU of its own (or, to try this out, none, with gloo). Who is killed is the last rank. Survivors are
+Each process has a GPU of its own, or they share the one there is, and then talk through sockets as if each were on a
+host of its own (or, to try this out, they have none, with gloo). Who is killed is the last rank. Survivors are
 told by their parent, as this library's supervisor does it; with NCCL an abort from another thread frees the operation
 that hangs, with gloo the dead process's connections do. Times are of one clock, from the kill to the last survivor.
 """
@@ -16,17 +17,23 @@ import threading
 import time
 from datetime import timedelta
 
-# NCCL's own watchdog would end the process while we abort: it must be told before torch is imported.
-os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
-
 import torch
 import torch.distributed as dist
+
+from elastic.train.nccl import WATCHDOG
 
 TIMEOUT_S = 120.0
 ROUNDS = 20  # all-reduces before the kill
 ELEMENTS = 1 << 20
+LEAST = 3  # members, so that two are left
 FIGURES = ("abort_s", "formed_s", "first_s")
+SHARED = {
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NET": "Socket",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
 
 
 def connected(port: int) -> dist.TCPStore:
@@ -42,7 +49,7 @@ class Member:
         self._port, self._store = port, connected(port)
         is_gpu = backend == "nccl"
         if is_gpu:
-            torch.cuda.set_device(rank)
+            torch.cuda.set_device(rank % torch.cuda.device_count())
         self._tensor = torch.ones(ELEMENTS, device="cuda" if is_gpu else "cpu")
         self._aborted_s = 0.0
 
@@ -101,7 +108,11 @@ def once(backend: str, world: int) -> dict[str, float]:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
     command = [sys.executable, "-m", "benchmarks.gpu_group"]
     processes = [
-        subprocess.Popen([*command, str(rank), str(world), str(store.port), backend], stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, str(rank), str(world), str(store.port), backend],
+            stderr=subprocess.DEVNULL,
+            env=os.environ | WATCHDOG | apart(f"host{rank}", world),
+        )
         for rank in range(world)
     ]
     try:
@@ -121,6 +132,11 @@ def once(backend: str, world: int) -> dict[str, float]:
         for process in processes:
             process.kill()
             process.wait(TIMEOUT_S)
+
+
+def apart(host: str, world: int) -> dict[str, str]:
+    """What NCCL must be told where processes share a GPU: it refuses two ranks on one GPU of the same host."""
+    return SHARED | {"NCCL_HOSTID": host} if torch.cuda.device_count() < world else {}
 
 
 def _wait_until(store: dist.TCPStore, keys: list[str]) -> None:

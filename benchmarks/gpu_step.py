@@ -22,6 +22,7 @@ from elastic.actors.driver import Driver
 from elastic.actors.journal import Journal
 from elastic.actors.process_fleet import ProcessFleet
 from elastic.actors.supervisor import Supervisor
+from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.policies import Ladder
 from elastic.settings import Limits, RunSettings, Scaling
@@ -42,8 +43,8 @@ class Numbers:
         return index
 
 
-def new_model(device: str) -> torch.nn.Module:
-    width = WIDTHS[torch.device(device).type]
+def new_model(device: str, width: int = 0) -> torch.nn.Module:
+    width = width or WIDTHS[torch.device(device).type]
     layers = [torch.nn.Linear(width, width) for _ in range(4)]
     return torch.nn.Sequential(*layers).to(device)
 
@@ -110,14 +111,16 @@ def drive(folder: Path, device: str, blocks: int) -> None:
     """The run, in this process and its child."""
     settings = RunSettings(
         run=f"benchmark-step-{os.getpid()}",
-        scaling=Scaling(num_dp_replicas=1),
+        scaling=Scaling(num_dp_replicas=1, use_gpu=torch.device(device).type == "cuda"),
         limits=Limits(start_timeout_s=DEADLINE_S, hang_floor_s=DEADLINE_S),
     )
     driver = Driver(Supervisor(RunState(settings=settings), Ladder()), Journal(folder), [])
     function = partial(train, out=folder / "seconds.json", device=device, blocks=blocks)
     fleet = ProcessFleet(settings, function, ["node"], 0, driver.emit)
     try:
-        driver.run(fleet)
+        finished = driver.run(fleet)
+        if finished.outcome.ending is not Ending.SUCCEEDED:
+            sys.exit(finished.outcome.message)
     finally:
         fleet.shutdown()
 

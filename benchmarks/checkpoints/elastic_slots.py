@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.checkpoint import Bench, Settings
+from benchmarks.checkpoints.bench import Bench, Settings
 from benchmarks.checkpoints.serving import Keeper, Task, serve, task_from_arguments
 from benchmarks.checkpoints.state import Work
 from elastic.checkpoint import memory

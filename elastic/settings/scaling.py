@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from elastic.errors import SettingError
 
+GPU_COLLECTIVES = ("nccl", "gloo")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
@@ -28,6 +30,8 @@ class Scaling:
             has GPUs)
         resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`. (amounts by name; default
             none: one CPU, or one GPU, is what most need)
+        gpu_collectives: what sums tensors that are on GPUs, `nccl` or `gloo`; NCCL needs a GPU for each worker, gloo
+            goes by way of the hosts' memory. (name; default nccl: it uses the links between GPUs)
         label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`. (values by
             label; default none: any node will do)
         threads_per_worker: torch's intra-op threads in a worker; pinned, since sums change with it. (threads;
@@ -45,6 +49,7 @@ class Scaling:
     num_nodes_per_dp: int = 1
     use_gpu: bool = False
     resources_per_worker: Mapping[str, float] | None = None
+    gpu_collectives: str = "nccl"
     label_selector: Mapping[str, str] | None = None
     threads_per_worker: int = 1
     supervisor_labels: Mapping[str, str] | None = None
@@ -67,6 +72,10 @@ class Scaling:
             raise SettingError(
                 f"Scaling.num_nodes_per_dp={self.num_nodes_per_dp} must divide workers_per_replica="
                 f"{self.workers_per_replica}: each node of a replica has as many of its workers"
+            )
+        if self.gpu_collectives not in GPU_COLLECTIVES:
+            raise SettingError(
+                f"Scaling.gpu_collectives={self.gpu_collectives!r} must be one of {', '.join(GPU_COLLECTIVES)}"
             )
         if any(amount <= 0 for amount in self.resources.values()):
             raise SettingError(f"Scaling.resources_per_worker={self.resources_per_worker!r} must hold positive amounts")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from elastic.control import events as ev
 from elastic.control.values import View
 from elastic.settings import Limits
-from elastic.train.gloo import GlooGroup, close_all, groups_of, views_of
+from elastic.train.gloo import GlooGroup, close_all, views_of
 from elastic.train.link import Link
 from elastic.train.meeting import StoreHost
 
@@ -25,10 +25,19 @@ class Ahead:
         link: tells the driver once there are all of them.
         own: the store that this worker hosts.
         layouts: digests of what is summed over replicas, and of what the workers of one have in common.
+        groups_of: (view, prefix) -> its groups, not formed yet.
     """
 
-    def __init__(self, link: Link, own: StoreHost, layouts: Callable[[], Sequence[str]], limits: Limits) -> None:
+    def __init__(
+        self,
+        link: Link,
+        own: StoreHost,
+        layouts: Callable[[], Sequence[str]],
+        groups_of: Callable[[View, str], list[GlooGroup]],
+        limits: Limits,
+    ) -> None:
         self._link, self._own, self._layouts, self._limits = link, own, layouts, limits
+        self._groups_of = groups_of
         self._guess: _Guess | None = None
 
     def connect(self, view: View) -> None:
@@ -37,8 +46,7 @@ class Ahead:
         if view.incarnation < state.incarnation or view.generation <= state.generation:
             return
         self.drop()
-        groups = groups_of(view, self._link.worker, self._limits.collective_timeout_s, prefix="ahead/")
-        guess = self._guess = _Guess(view, groups)
+        guess = self._guess = _Guess(view, self._groups_of(view, "ahead/"))
         threading.Thread(target=self._carry_out, args=(guess,), name="elastic-ahead", daemon=True).start()
 
     def take(self, view: View) -> list[GlooGroup] | None:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,7 @@ from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train.direct import SumTogether, can_go_together, to_everybody
 from elastic.train.meeting import Store, StoreHost
+from elastic.train.nccl import Lane, Nccl, Talked
 from elastic.train.sockets import Address, listeners, own_sockets, plain, unreached
 
 _POLL_S = 0.002
@@ -38,6 +39,7 @@ _NAMED = 8  # of those that were waited for in vain
 _KNOCK_AFTER_S = 3.0  # to connect takes hundredths of a second, once all have met
 _KNOCK_S = 1.0
 _LEFT_BEHIND: list[Any] = []
+Result = TypeVar("Result")
 
 
 class FormingCancelledError(Exception):
@@ -71,13 +73,25 @@ class InOneGo:
 class GlooGroup:
     """The process group of one generation, as seen by one of its ranks.
 
+    Args:
+        nccl: for tensors on this worker's GPU; None: gloo takes them by way of this machine's memory.
+        is_summing: whether gradients are summed over it.
+
     Attributes:
         missing: members that this one waits for, while it forms; empty where they are not known by name.
     """
 
-    def __init__(self, view: View, rank: int, collective_timeout_s: float, prefix: str = "") -> None:
+    def __init__(
+        self,
+        view: View,
+        rank: int,
+        collective_timeout_s: float,
+        prefix: str = "",
+        nccl: Nccl | None = None,
+        is_summing: bool = True,
+    ) -> None:
         self.view = view
-        self._prefix = prefix
+        self._prefix, self._nccl, self._is_summing = prefix, nccl, is_summing
         self.rank = rank
         self.size = len(view.members)
         self.is_cut = False
@@ -85,6 +99,8 @@ class GlooGroup:
         self._timeout = timedelta(seconds=collective_timeout_s)
         self._pg: Any = None
         self._others: dict[str, Any] = {}
+        self._lane: Lane | None = None
+        self._lanes: dict[str, Lane] = {}
         self._notes: list[Any] = []
         self._device: Any = None
         self._store: Store | None = None
@@ -119,6 +135,8 @@ class GlooGroup:
             raise DivergenceError(f"ranks train different things (model, data, what is tracked): {_grouped(layouts)}")
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
         self._pg = self._connect("gloo", store, range(self.size))
+        if self._nccl is not None and self._is_summing:
+            self._lane = self._open_lane("sums", self._nccl, store, range(self.size))
         self._check("")
 
     def become(self, view: View) -> None:
@@ -137,16 +155,38 @@ class GlooGroup:
             TimeoutError: some member did not call.
             RuntimeError: the connection broke.
         """
-        if name not in self._others and self._store is not None:
-            try:
-                self._stop = lambda: self.is_cut
-                self._deadline_s = time.monotonic() + self._timeout.total_seconds()
-                self._others[name] = self._connect(name, self._store, ranks)
-            except TimeoutError as error:
-                raise TimeoutError(
-                    "some worker did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
-                ) from error
+        store = self._store
+        if name not in self._others and store is not None:
+            self._others[name] = self._called(lambda: self._connect(name, store, ranks))
         return self._others.get(name)
+
+    def other_lane(self, name: str, ranks: Sequence[int]) -> Lane | None:
+        """The same on GPUs; None where gloo takes their tensors. Raises like `other`."""
+        nccl, store = self._nccl, self._store
+        if name not in self._lanes and nccl is not None and store is not None:
+            return self._called(lambda: self._open_lane(name, nccl, store, ranks))
+        return self._lanes.get(name)
+
+    def _called(self, connect: Callable[[], Result]) -> Result:
+        """Connect in the middle of training."""
+        self._stop = lambda: self.is_cut
+        self._deadline_s = time.monotonic() + self._timeout.total_seconds()
+        try:
+            return connect()
+        except TimeoutError as error:
+            raise TimeoutError(
+                "some worker did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
+            ) from error
+
+    def _open_lane(self, name: str, nccl: Nccl, own: Store, ranks: Sequence[int]) -> Lane:
+        """Known before it is connected, so that a cut reaches it."""
+        lane = self._lanes[name] = Lane(nccl)
+        store = dist.PrefixStore(self._key(f"nccl/{name}/"), own)
+        self._aside(
+            lambda: lane.connect(store, ranks.index(self.rank), len(ranks)),
+            f"a connection by NCCL with each of {', '.join(self._places(ranks))}, who had all appeared",
+        )
+        return lane
 
     def note(self, work: Any) -> None:
         """A work of another group has been started."""
@@ -161,6 +201,11 @@ class GlooGroup:
         self.wait(work)
         self._notes = [one for one in self._notes if one is not work]
 
+    def pass_on(self, work: Talked) -> None:
+        """Have a stream wait for a work on a GPU, and forget it: what comes after it there waits, too."""
+        work.wait()
+        self._notes = [one for one in self._notes if one is not work]
+
     def finish_all(self) -> None:
         """Wait for all works of other groups; raises like `wait`."""
         for one in self._notes:
@@ -168,6 +213,8 @@ class GlooGroup:
 
     def allreduce(self, *tensors: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place; several go in one message to everybody. Returns a work to wait for."""
+        if self._lane is not None and len(tensors) == 1 and tensors[0].is_cuda:
+            return self._lane.allreduce(tensors[0])
         if len(tensors) > 1 or can_go_together(tensors, self.size):
             return SumTogether(self._pg, tensors)
         return self._pg.allreduce(list(tensors))
@@ -262,6 +309,8 @@ class GlooGroup:
     def cut(self) -> None:
         """Free every pending operation of this group, here and at the neighbours; callable from any thread."""
         self.is_cut = True
+        for lane in list(self._lanes.values()):
+            lane.cut()
         for sock in own_sockets():
             with contextlib.suppress(OSError), sock:
                 if self._owns(sock):
@@ -271,7 +320,9 @@ class GlooGroup:
         """Drop the group, whose works have ended, or were left behind."""
         if self._is_stuck:
             _LEFT_BEHIND.extend((self._pg, *self._others.values()))
-        self._pg = self._device = None
+        for lane in self._lanes.values():
+            lane.cut()
+        self._pg = self._device = self._lane = None
         self._others, self._notes = {}, []
         if self._store is not None:
             self._store.close()
@@ -348,16 +399,22 @@ class GlooGroup:
         return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{self._prefix}{self.view.part}{name}"
 
 
-def groups_of(view: View, worker: str, collective_timeout_s: float, prefix: str = "") -> list[GlooGroup]:
+def groups_of(
+    view: View, worker: str, collective_timeout_s: float, prefix: str = "", nccl: Nccl | None = None
+) -> list[GlooGroup]:
     """The groups of a member, not formed yet: with who holds the same shard, and with the other workers of its replica.
 
     The second one is left out where replicas have one worker.
 
     Args:
         prefix: of the keys under which its members meet.
+        nccl: see `GlooGroup`.
     """
     views = views_of(view, worker)
-    return [GlooGroup(one, one.rank_of(worker), collective_timeout_s, prefix) for one in views]
+    return [
+        GlooGroup(one, one.rank_of(worker), collective_timeout_s, prefix, nccl, is_summing=not place)
+        for place, one in enumerate(views)
+    ]
 
 
 def views_of(view: View, worker: str) -> list[View]:

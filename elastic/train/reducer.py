@@ -23,6 +23,7 @@ from elastic.train.sharded import local, spread
 
 BUCKET_BYTES = 16 << 20
 _SLICE = timedelta(milliseconds=50)
+_POLL_S = 0.00005
 
 
 class Bucket:
@@ -133,6 +134,11 @@ class Reducer:
         return self.params[0].device
 
     @property
+    def gpu(self) -> torch.device | None:
+        """Where gradients are on a GPU, if some are."""
+        return next((param.device for param in self.params if param.is_cuda), None)
+
+    @property
     def used(self) -> torch.Tensor:
         """(parameters,) float64: 1 where a gradient was computed in this attempt, to be summed over replicas."""
         return torch.tensor(self._used, dtype=torch.float64)
@@ -183,6 +189,14 @@ class Reducer:
             for param, grad in zip(self.params, mine, strict=True):
                 param.grad = grad
 
+    def catch_up(self) -> None:
+        """Wait until the device has computed what it was told to: this replica has not come to the sums before."""
+        if (gpu := self.gpu) is None:
+            return
+        event = torch.cuda.current_stream(gpu).record_event()
+        while not event.query() and self._is_live():
+            time.sleep(_POLL_S)
+
     def end_micro_batch(self, number: int, beside: torch.Tensor) -> None:
         """Where sums are made in order: keep the gradients of a micro-batch apart, and what is summed `beside` them."""
         if self._ordered is None:
@@ -205,7 +219,7 @@ class Reducer:
         if ordered is not None and beside is not None:
             self._start(lambda: ordered.beside.start(beside))
         self._start(lambda: self._launch(*(self._flats if self._is_together else ()), tail))
-        for work in self._works:
+        for work in reversed(self._works):  # the tail first: gloo tells of a member that is gone, NCCL may not
             self._wait(work)
         if ordered is not None and beside is not None:
             self._finish_in_order(ordered, beside)

@@ -1,5 +1,6 @@
 """Effect. What a worker's steps share: model and reducer, buffers, data, the group of the current generation."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -24,6 +25,7 @@ from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
 from elastic.train.mailbox import KEPT_REPORTS
 from elastic.train.meter import Meter
+from elastic.train.nccl import SETTLE_S, Nccl, has_nccl
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
 from elastic.train.snapshot import make_snapshots
@@ -32,6 +34,8 @@ from elastic.train.surroundings import Surroundings
 from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
 from elastic.train.watch import Watch
+
+log = logging.getLogger("elastic")
 
 _CURSOR = "elastic.cursor"  # no name that session.track can be given
 Result = TypeVar("Result")
@@ -57,6 +61,9 @@ class Replica:
         self.grace_s = around.limits.blame_grace_s
         self.settle_timeout_s = around.limits.settle_timeout_s
         self.snapshots = make_snapshots(self, around)
+        self.nccl: Nccl | None = None  # where gradients are on a GPU
+        self.has_talked_on_gpu = False  # since the sums of this attempt, or in them
+        self._has_nccl = around.has_nccl
         self._most_replicas = around.most_replicas
         self.last_number = -1  # of the run's last update, -1 before it is known
         self.tracked = Tracked()
@@ -96,6 +103,11 @@ class Replica:
         )
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
+        gpu = self._reducer.gpu
+        if gpu is not None and self._has_nccl and not has_nccl():
+            log.warning("this build of torch has no NCCL: gloo sums what is on %s, by way of the host's memory", gpu)
+        elif gpu is not None and self._has_nccl:
+            self.nccl = Nccl(gpu)
 
     def reserve(self) -> Room:
         """See what the state will take; what can not travel is refused now, not when somebody must be healed.
@@ -132,7 +144,7 @@ class Replica:
     @property
     def layout(self) -> str:
         """What replicas must agree on: gradients' layout, how data is cut, what is compared and evaluated, and when."""
-        mine = hash32(self.buffers.size, *self.tracked.names)
+        mine = hash32(self.buffers.size, *self.tracked.names, *(["nccl"] if self.nccl is not None else []))
         return f"{self.reducer.layout}-{mine:08x}-{self.inner_layout}"
 
     @property
@@ -188,7 +200,7 @@ class Replica:
 
     def settle(self) -> None:
         """Have every reduction of a broken attempt end, the user's too, or leave it behind."""
-        has_ended = self.reducer.settle(self.settle_timeout_s)
+        has_ended = self.reducer.settle(self.settle_timeout_s if self.nccl is None else SETTLE_S)
         for group in self.groups:
             if group.has_pending_notes():
                 group.cut()

@@ -29,6 +29,7 @@ from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.hooks import Hooks, has_own
 from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
+from elastic.train.nccl import warm_up
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse, refuse_loop, refuse_strangers
 from elastic.train.replica import Replica
@@ -84,7 +85,7 @@ class Session(DataDoor):
         self._replica.on_report = self._publish
         self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
-        self._ahead = Ahead(around.link, self._store, self._layouts, around.limits)
+        self._ahead = Ahead(around.link, self._store, self._layouts, self._groups_of, around.limits)
         self._on_generation: list[Callable[[Session], None]] = []
         self._hooks = Hooks(around.page, self._replica.meter)
         self._has_arrived = self._has_begun = self._has_ended = False
@@ -361,6 +362,9 @@ class Session(DataDoor):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
         replica.batches.start()
         room = replica.reserve()
+        if replica.nccl is not None:
+            with self.slow("loading NCCL"):
+                warm_up(replica.nccl)
         self._has_arrived = True
         self._link.connect = self._ahead.connect
         self._page.note(Flying.AT_DOOR)
@@ -409,7 +413,7 @@ class Session(DataDoor):
         self._page.note(Flying.FORMING)
         self._link.post(ev.AtDoor(worker=self.worker, generation=view.generation))
         replica, ahead = self._replica, self._ahead.take(view)
-        groups = ahead or groups_of(view, self.worker, self._limits.collective_timeout_s)
+        groups = ahead or self._groups_of(view)
 
         def is_cancelled() -> bool:
             return not self._link.is_forming(view.generation)
@@ -466,6 +470,9 @@ class Session(DataDoor):
             raise RuntimeError(f"{self.worker} has lost the connections that it had made ahead")
         for group, layout in zip(groups, self._layouts(), strict=False):
             group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+
+    def _groups_of(self, view: View, prefix: str = "") -> list[GlooGroup]:
+        return groups_of(view, self.worker, self._limits.collective_timeout_s, prefix, self._replica.nccl)
 
     def _layouts(self) -> tuple[str, str]:
         """What the members of each of its groups must have in common."""

@@ -114,7 +114,7 @@ class Step:
             raise StepMisuseError(f"step {self.index} was entered twice: take a new one from session.steps")
         self._is_entered = True
         replica = self._replica
-        replica.mute = ""
+        replica.mute, replica.has_talked_on_gpu = "", False
         replica.page.place(self.generation, self.number, self.attempt)
         replica.page.note(Flying.IN_BODY)
         self._computed_before_s = replica.page.computing_s
@@ -211,6 +211,8 @@ class Step:
         replica.mute = OUTSIDE
         with replica.meter.stalling():
             replica.snapshots.fence()
+        if replica.has_talked_on_gpu:  # since the sums, maybe: that must have come in, too
+            replica.reducer.catch_up()
         replica.page.note(Flying.AT_DOOR)  # while there is no driver, or the next generation decides, nobody is late
         self.commit = self._commit_id()
         with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
@@ -312,6 +314,7 @@ class Step:
     def _reduce(self) -> None:
         """Sum gradients and tail over replicas, and check that the sum is this step and nothing else."""
         replica = self._replica
+        replica.reducer.catch_up()
         replica.page.note(Flying.REDUCING)
         row = self._tail().row()
         tail = replica.summed(row)

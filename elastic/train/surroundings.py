@@ -33,6 +33,7 @@ class Surroundings:
         incarnation: life of the driver that started this worker.
         sources: where checkpoints of the run can be read from here, as things stand when it is called.
         section: a context around each step, for profilers.
+        has_nccl: whether tensors on its GPU are to go through NCCL; else gloo takes them.
     """
 
     run: str
@@ -53,6 +54,7 @@ class Surroundings:
     incarnation: int = 1
     sources: Callable[[], Sequence[Source]] = tuple
     section: Callable[[], AbstractContextManager[None]] = nullcontext
+    has_nccl: bool = True
 
     @property
     def gpus(self) -> tuple[str, ...]:

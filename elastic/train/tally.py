@@ -17,17 +17,18 @@ class Tally:
 
     Attributes:
         done: micro-batches with samples that were back-propagated.
-        loss, weight: weighted sum of losses, and sum of weights in units of the step's samples.
+        weight: sum of weights in units of the step's samples.
         weighted: number of micro-batches whose weight the user gave.
-        odd: number + 1 of the first micro-batch whose loss is not finite, 0 without one.
         position: of the micro-batch that is computed now, -1 before the first.
     """
 
     def __init__(self, index: int, dealt: Sequence[MicroBatch], samples: int) -> None:
         self._index, self._dealt, self._samples = index, dealt, samples
         self.done: list[MicroBatch] = []
-        self.loss = self.weight = 0.0
-        self.weighted = self.odd = 0
+        self.weight = 0.0
+        self.weighted = 0
+        self._loss, self._odd = 0.0, 0
+        self._unread: list[tuple[int, float, torch.Tensor]] = []
         self.position = self._started = -1
         self._ended = 0
 
@@ -68,9 +69,30 @@ class Tally:
         """Its loss, a scalar, counts with this share."""
         self.weight += share
         if share:
-            value = float(loss.detach())
-            self.odd = self.odd or (0 if math.isfinite(value) else micro_batch.number + 1)
-            self.loss += share * value
+            self._unread.append((micro_batch.number, share, loss.detach().to(torch.float64, copy=True)))
+
+    @property
+    def loss(self) -> float:
+        """Weighted sum of losses."""
+        self._read()
+        return self._loss
+
+    @property
+    def odd(self) -> int:
+        """Number + 1 of the first micro-batch whose loss is not finite, 0 without one."""
+        self._read()
+        return self._odd
+
+    def _read(self) -> None:
+        """Losses on a GPU are looked at together: to look at one waits for all that the device has been told."""
+        if not self._unread:
+            return
+        unread, self._unread = self._unread, []
+        device = unread[0][2].device
+        values = torch.stack([loss.reshape(()).to(device) for _, _, loss in unread]).tolist()
+        for (number, share, _), value in zip(unread, values, strict=True):
+            self._odd = self._odd or (0 if math.isfinite(value) else number + 1)
+            self._loss += share * value
 
     def end(self, micro_batch: MicroBatch) -> None:
         """Its backward is done."""
@@ -81,7 +103,7 @@ class Tally:
     def take(self) -> torch.Tensor:
         """(2,) float64: loss and weight so far, which then begin anew; for sums that are made elsewhere."""
         taken = torch.tensor([self.loss, self.weight], dtype=torch.float64)
-        self.loss = self.weight = 0.0
+        self._loss = self.weight = 0.0
         return taken
 
     def need_backward(self, micro_batch: MicroBatch) -> None:

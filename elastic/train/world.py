@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from elastic.errors import StepMisuseError
 from elastic.train.gloo import GlooGroup, InOneGo
+from elastic.train.nccl import Lane
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -114,7 +115,7 @@ class World(dist.ProcessGroup):
         self._replica, self._shard, self._width = replica, shard, width
         self._shards, self._connection = tuple(shards or range(width)), connection
         self._name = BACKEND
-        self._behind: tuple[GlooGroup, Any] | None = None
+        self._behind: dict[str, tuple[GlooGroup, Any]] = {}
 
     def rank(self) -> int:
         return self._replica.rank if self._width == 1 else self._shards.index(self._shard)
@@ -151,8 +152,8 @@ class World(dist.ProcessGroup):
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
         self._name = name
 
-    def start(self, operation: str, *args: Any, **kwargs: Any) -> Talk:
-        """Start a collective among the members of the current generation.
+    def start(self, operation: str, *args: Any, **kwargs: Any) -> Talk | None:
+        """Start a collective among the members of the current generation; None where a stream waits for it already.
 
         Raises:
             StepMisuseError: here it could not be tried again after a failure.
@@ -160,17 +161,40 @@ class World(dist.ProcessGroup):
         """
         replica = self._replica
         group = replica.talking_group(operation) if self._width == 1 else replica.inner_group(operation)
-        if self._behind is None or self._behind[0] is not group:
-            ranks = range(group.size) if self._width == 1 else self._shards
-            self._behind = (group, replica.unless_broken(lambda: _process_group(group, self._connection, ranks)))
-        work = getattr(self._behind[1], operation)(*args, **kwargs)
+        ranks = range(group.size) if self._width == 1 else self._shards
+        if replica.nccl is not None and _is_on_gpu(args):
+            return self._start_on_gpu(group, ranks, operation, args, kwargs)
+        behind = self._group_behind("gloo", group, lambda: _process_group(group, self._connection, ranks))
+        work = getattr(behind, operation)(*args, **kwargs)
         noted = InOneGo([work]) if operation in IN_ONE_GO else work
         group.note(noted)
         return Talk(work, lambda: replica.unless_broken(lambda: group.finish(noted)))
 
+    def _start_on_gpu(
+        self, group: GlooGroup, ranks: Sequence[int], operation: str, args: Any, kwargs: dict[str, Any]
+    ) -> Talk | None:
+        """What it leads to is void if the generation breaks before the end of the step, where that is looked at."""
+        replica = self._replica
+        replica.has_talked_on_gpu = True
+        lane = replica.unless_broken(lambda: group.other_lane(self._connection, ranks))
+        assert lane is not None
+        behind = self._group_behind("nccl", group, lambda: _on_gpu(lane, ranks.index(group.rank), len(ranks)))
+        started = replica.unless_broken(lambda: getattr(behind, operation)(*args, **kwargs))
+        if started is None:
+            return None
+        work = lane.talked(started)
+        group.note(work)
+        return Talk(work, lambda: replica.unless_broken(lambda: group.pass_on(work)))
+
+    def _group_behind(self, kind: str, group: GlooGroup, make: Callable[[], Any]) -> Any:
+        """The process group of torch that an operation is handed to; a new one in each generation."""
+        if kind not in self._behind or self._behind[kind][0] is not group:
+            self._behind[kind] = (group, self._replica.unless_broken(make))
+        return self._behind[kind][1]
+
 
 def _forwarded(operation: str) -> Any:
-    def call(self: World, *args: Any, **kwargs: Any) -> Talk:
+    def call(self: World, *args: Any, **kwargs: Any) -> Talk | None:
         return self.start(operation, *args, **kwargs)
 
     return call
@@ -188,6 +212,22 @@ def _process_group(group: GlooGroup, name: str, ranks: Sequence[int]) -> Any:
     for device in ("cpu", "cuda"):
         whole._register_backend(torch.device(device), kind, backend)
     return whole
+
+
+def _on_gpu(lane: Lane, rank: int, size: int) -> Any:
+    """All operations of a process group for tensors on GPUs."""
+    whole = dist.ProcessGroup(dist.HashStore(), rank, size)
+    kind = dist.ProcessGroup.BackendType.NCCL
+    whole._set_default_backend(kind)
+    whole._register_backend(torch.device("cuda"), kind, lane.group)
+    return whole
+
+
+def _is_on_gpu(value: Any) -> bool:
+    """Whether there is a tensor on a GPU among the arguments of an operation."""
+    if isinstance(value, torch.Tensor):
+        return value.is_cuda
+    return isinstance(value, list | tuple) and any(_is_on_gpu(one) for one in value)
 
 
 def open_world(replica: "Replica", shard: int = 0, width: int = 1) -> World:

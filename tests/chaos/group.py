@@ -79,6 +79,7 @@ class Training:
 
     Attributes:
         width: workers of a replica.
+        use_gpu: the workers train on GPUs.
         parked: nobody goes beyond step 0 before so many workers, spares among them, have come to the door.
         checkpoint: of the run's settings.
         chaos: of the run's settings: faults that it injects into itself, beside the sabotages.
@@ -92,6 +93,7 @@ class Training:
     callbacks: tuple[WorkerCallback, ...] = ()
     watching: tuple[Callback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
+    use_gpu: bool = False
     parked: int = 0
     checkpoint: Checkpoint | None = None
     chaos: Chaos | None = None
@@ -134,7 +136,9 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=name_of(folder),
-        scaling=Scaling(num_dp_replicas=replicas, spares=spares, workers_per_replica=training.width),
+        scaling=Scaling(
+            num_dp_replicas=replicas, spares=spares, workers_per_replica=training.width, use_gpu=training.use_gpu
+        ),
         checkpoint=training.checkpoint,
         chaos=training.chaos,
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]

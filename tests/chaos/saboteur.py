@@ -244,7 +244,8 @@ def train(
                 if number == 0:
                     saboteur.at("forward", session.rank, step.index, step.generation)
                     saboteur.at("pending", session.rank, step.index, step.generation)
-                loss = ((model(x.to(dtype)) - x.to(dtype)) ** 2).mean()
+                x = x.to(session.device, dtype)
+                loss = ((model(x) - x) ** 2).mean()
                 is_odd = poison in index or saboteur.at("nan", session.rank, step.index, step.generation)
                 step.backward(loss * float("nan") if is_odd else loss)
             saboteur.at("reduced", session.rank, step.index, step.generation)
@@ -254,18 +255,17 @@ def train(
                 saboteur.at("slow", session.rank, step.index, step.generation)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             step.apply(optimizer, scheduler=scheduler)
-            state = tree.digest(session._replica.tracked.flatten())
-            write(
-                "committed", **place, replicas=step.replicas, samples=step.samples, rates=optimizer.rates, state=state
-            )
+            held = tree.digest(session._replica.tracked.flatten())
+            write("committed", **place, replicas=step.replicas, samples=step.samples, rates=optimizer.rates, state=held)
             if replayed:
                 replayed.step = step.index + 1
             step.report(loss=step.loss)
         saboteur.flip(session.rank, step.index, step.generation, optimizer)
-    final = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
+    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    final = b"".join(tensor.numpy().tobytes() for tensor in state.values())
     digest = hashlib.blake2b(final, digest_size=8).hexdigest()
     if session.is_leader:
-        torch.save(model.state_dict(), folder / "final.pt")
+        torch.save(state, folder / "final.pt")
     write("finished", digest=digest, objects=[id(model), id(optimizer), *map(id, params)])
     return digest
 

@@ -10,7 +10,7 @@ import torch
 from elastic.control import events as ev
 from elastic.settings import Limits
 from elastic.train.ahead import Ahead
-from elastic.train.gloo import FormingCancelledError
+from elastic.train.gloo import FormingCancelledError, groups_of
 from elastic.train.link import Link
 from elastic.train.session import Session
 from tests.effects.helpers import LONG_S, Circle, eventually, in_threads
@@ -27,7 +27,13 @@ class Ring:
         given = Limits(**{"connect_ahead_s": LONG_S, **limits})
         self.layouts = [("a", "b")] * size
         self.aheads = [
-            Ahead(link, store, lambda rank=rank: self.layouts[rank], given)
+            Ahead(
+                link,
+                store,
+                lambda rank=rank: self.layouts[rank],
+                lambda view, prefix, link=link: groups_of(view, link.worker, given.collective_timeout_s, prefix),
+                given,
+            )
             for rank, (link, store) in enumerate(zip(self.links, self.circle.stores, strict=True))
         ]
         self.view = replace(self.circle.next_view(), width=width)

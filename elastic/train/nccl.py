@@ -1,0 +1,233 @@
+"""Effect. Collectives on GPUs: an NCCL communicator of one generation, beside its gloo group, and cut with it.
+
+NCCL differs from gloo in what a generation lives by (measured with torch 2.11 and NCCL 2.28 on an H200):
+
+- A work is enqueued: `wait` has a stream wait for it, not the host. A step that is applied must be in memory, so here
+  the host waits, in slices, for an event that comes after the work.
+- An abort ends kernels in the middle, and what they were at then looks completed, with wrong numbers in it. So a lane
+  is marked as cut before it is aborted: what has completed on one that is not marked is right, nothing else is.
+- An abort returns after half a second: NCCL's own thread, which it waits for, looks up no more often. It has a thread
+  here, and nobody waits for it. A communicator that is being made can not be aborted; who makes it is left behind.
+- The watchdog of torch ends the process when something fails. It is told not to.
+
+This is the one module that touches `ProcessGroupNCCL`, whose names are torch's, and not documented.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+log = logging.getLogger("elastic")
+
+SETTLE_S = 10.0  # a kernel that was told to end does so within half a second, or the device is broken
+_POLL_S = 0.00005
+_NEVER = timedelta(days=365)  # who has not come is the driver's to tell
+WATCHDOG = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_FR_BUFFER_SIZE": "0",  # else it reads symbols for seconds after each failure
+}
+_CONNECT = "NCCL_RUNTIME_CONNECT"  # "1": the first collective waits for all members, in C++, where nothing frees it
+
+
+def has_nccl() -> bool:
+    """Whether torch is built with it."""
+    return dist.is_nccl_available()
+
+
+class Nccl:
+    """What a lane asks of NCCL. Tests put another in its place, where there is no GPU.
+
+    Args:
+        device: of this worker.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+        self._stream = torch.cuda.Stream(self._device)
+
+    def open(self, store: dist.Store, rank: int, size: int) -> Any:
+        """A process group, connected with all members; waits for them in C++."""
+        os.environ.update(WATCHDOG)
+        os.environ.setdefault(_CONNECT, "0")
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = _NEVER
+        with torch.cuda.device(self._device):
+            group = dist.ProcessGroupNCCL(store, rank, size, options)
+            group.eager_connect_single_device(self._device)
+        return group
+
+    def word(self) -> torch.Tensor:
+        """What a first sum is made of."""
+        return torch.ones(1, device=self._device)
+
+    def behind(self, work: Any) -> Callable[[], bool]:
+        """Whether a work has completed; asks neither NCCL, whose lock an abort holds, nor the user's streams."""
+        with torch.cuda.stream(self._stream):
+            work.wait()
+            event = self._stream.record_event()
+        return lambda: bool(event.query())
+
+
+class LaneWork:
+    """A collective that the host waits for as it waits for gloo's."""
+
+    def __init__(self, lane: "Lane", work: Any, has_ended: Callable[[], bool]) -> None:
+        self._lane, self._work, self._has_ended = lane, work, has_ended
+
+    def is_completed(self) -> bool:
+        """Whether the device is through with it, well or not."""
+        return self._has_ended()
+
+    def wait(self, timeout: timedelta) -> None:
+        """
+        Raises:
+            RuntimeError: it has not ended in time, or the lane was cut.
+        """
+        until_s = time.monotonic() + timeout.total_seconds()
+        while not self._has_ended():
+            if time.monotonic() >= until_s:
+                raise RuntimeError("timed out: NCCL has not ended a collective")
+            time.sleep(_POLL_S)
+        self._lane.check()
+
+
+class Talked:
+    """A collective of the user: a stream waits for it, as it would without this library."""
+
+    def __init__(self, lane: "Lane", work: Any) -> None:
+        self._lane, self._work = lane, work
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def is_completed(self) -> bool:
+        """Whether nobody need wait for it any more; on a lane that was cut, nobody does."""
+        try:
+            return self._lane.is_cut or bool(self._work.is_completed())
+        except RuntimeError:  # it has failed: a member has gone
+            return True
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Have the current stream wait.
+
+        Raises:
+            RuntimeError: the lane was cut.
+        """
+        self._lane.check()
+        self._work.wait()
+
+
+class Lane:
+    """One communicator, as seen by one of its ranks.
+
+    Args:
+        nccl: see there.
+
+    Attributes:
+        is_cut: what ends from now on is void.
+    """
+
+    def __init__(self, nccl: Nccl) -> None:
+        self.is_cut = False
+        self._nccl = nccl
+        self._group: Any = None
+        self._held: list[Any] = []
+        self._lock = threading.Lock()
+
+    def connect(self, store: dist.Store, rank: int, size: int) -> None:
+        """Wait until all members have connected, and have made a first sum; callable once.
+
+        Raises:
+            RuntimeError: a member has gone, or the lane was cut meanwhile.
+        """
+        group = self._nccl.open(store, rank, size)
+        with self._lock:
+            self._group = group
+            was_cut = self.is_cut
+        if was_cut:
+            self.cut()
+        self.check()
+        first = self.allreduce(self._nccl.word())
+        while not first.is_completed():  # until a cut ends it
+            time.sleep(_POLL_S)
+        self.check()
+
+    @property
+    def group(self) -> Any:
+        """The process group of torch.
+
+        Raises:
+            RuntimeError: the lane was cut, or is not connected.
+        """
+        group = self._group
+        if group is None:
+            raise RuntimeError("the NCCL communicator of this generation was aborted, or has never been")
+        return group
+
+    def allreduce(self, tensor: torch.Tensor) -> LaneWork:
+        """Start a sum over all ranks, in place."""
+        work = self.group.allreduce([tensor])
+        mine = LaneWork(self, work, self._nccl.behind(work))
+        self._hold(mine)
+        return mine
+
+    def talked(self, work: Any) -> Talked:
+        """A work of the user's that was started on `group`."""
+        mine = Talked(self, work)
+        self._hold(mine)
+        return mine
+
+    def check(self) -> None:
+        """
+        Raises:
+            RuntimeError: the lane was cut.
+        """
+        if self.is_cut:
+            raise RuntimeError("the NCCL communicator was aborted")
+
+    def cut(self) -> None:
+        """End what is under way; returns at once, callable from any thread."""
+        with self._lock:
+            self.is_cut = True
+            group, self._group = self._group, None
+            held, self._held = self._held, []
+        if group is not None:
+            threading.Thread(target=_take_down, args=(group, held), name="elastic-nccl-abort", daemon=True).start()
+
+    def _hold(self, work: Any) -> None:
+        """Memory that a kernel may still write to must not be given to others before it has ended."""
+        held = [one for one in self._held if not one.is_completed()]
+        with self._lock:
+            self._held = [*held, work]
+
+
+def _take_down(group: Any, held: list[Any]) -> None:
+    """Abort, and drop the last references: that waits for threads of torch's, too.
+
+    Args:
+        held: works whose memory is kept until then.
+    """
+    aborting = threading.Thread(target=group.abort, name="elastic-nccl-aborting", daemon=True)
+    aborting.start()
+    aborting.join(SETTLE_S)
+    if aborting.is_alive():
+        log.warning("NCCL has not aborted a communicator within %g s: it is left behind", SETTLE_S)
+        aborting.join()
+    held.clear()
+
+
+def warm_up(nccl: Nccl) -> None:
+    """Have NCCL load and the device be prepared, which takes a second: before others wait for it."""
+    lane = Lane(nccl)
+    lane.connect(dist.HashStore(), 0, 1)
+    lane.cut()
