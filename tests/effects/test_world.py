@@ -22,7 +22,7 @@ from tests.effects.idiom import Training, assert_like_a_plain_loop, once, raised
 class Part:
     """One member's end, as far as its WORLD needs it; members of a test share a process, so none is torch's WORLD."""
 
-    mute, inner = "", None
+    mute, inner, nccl = "", None, None
 
     def __init__(self, group):
         self.group, self.rank, self.replicas = group, group.rank, group.size
