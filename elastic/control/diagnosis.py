@@ -267,11 +267,11 @@ def _gpus(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     elif not machine.gpus and wanted.needs_gpu:
         yield _bad("gpu", machine.name, "no GPU is seen", "give the container its GPUs, or leave Scaling.use_gpu out")
     elif machine.gpus and not machine.nccl:
-        what = f"{len(machine.gpus)} x {machine.gpus[0]}, and torch has no NCCL: gradients need none, as gloo sums them"
-        fix = "a train_fn that makes NCCL groups of its own needs torch's CUDA build with NCCL"
+        what = f"{len(machine.gpus)} x {machine.gpus[0]}, and torch has no NCCL: gloo sums gradients, in host memory"
+        fix = "install torch's CUDA build with NCCL"
         yield Finding(subject="gpu", verdict=Verdict.COSTS, where=machine.name, what=what, fix=fix)
     elif machine.gpus:
-        what = f"gradients are summed by gloo, through host memory; NCCL {machine.nccl} is for groups of train_fn's own"
+        what = f"NCCL {machine.nccl} sums gradients on them, unless Scaling.gpu_collectives is gloo"
         yield _fine("gpu", machine.name, f"{len(machine.gpus)} x {machine.gpus[0]}; {what}")
 
 

@@ -109,7 +109,7 @@ class WorkerHost:
             sources=sources,
             incarnation=spec.settings.incarnation,
             section=Sections(self._slow).section if use_cuda else nullcontext,
-            has_nccl=spec.settings.scaling.gpu_collectives == "nccl",
+            has_nccl=spec.settings.scaling.has_nccl,
         )
         heed_sigterm(self.notice)
         let_be_traced()

@@ -1,13 +1,17 @@
 """Effect. The GPU benchmark without a GPU: it says so; its parts are played on the CPU as far as they go there."""
 
 import json
+import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_group, gpu_step
+from benchmarks import gpu, gpu_group, gpu_kill, gpu_step
+from tests.effects.helpers import LONG_S
 from tests.effects.nvml_standin import compiled, install
 from tests.effects.solo import Solo
 
@@ -78,6 +82,26 @@ def test_blocks_of_both_kinds_of_steps_take_turns(tmp_path: Path, solo: Solo) ->
     seconds = json.loads(out.read_text())
     assert len(seconds["elastic"]) == 1 + blocks and len(seconds["plain"]) == 2 + blocks
     assert min(*seconds["elastic"], *seconds["plain"]) > 0
+
+
+def test_it_runs_where_ray_is_not_installed() -> None:
+    """As on most machines that one borrows for a GPU."""
+    code = "import sys; sys.modules['ray'] = None; import benchmarks.gpu"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG_S)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_run_goes_on_without_the_worker_that_was_hit(fault: signal.Signals) -> None:
+    found = gpu_kill.measure("cpu", repeats=1, fault=fault)
+    assert found.keys() == gpu.PARTS["kill"].rows.keys()
+    assert found["step_s"] > 0 and found["resumed_s"] > 0
+
+
+def test_processes_that_share_a_gpu_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert gpu_group.apart("w0", world=2) == {}
+    assert gpu_group.apart("w0", world=3)["NCCL_HOSTID"] == "w0"
 
 
 @pytest.mark.slow

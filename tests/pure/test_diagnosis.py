@@ -94,7 +94,7 @@ def test_where_all_is_well_nothing_is_to_be_mended():
         ({"clock_offset_s": -3.0}, Wanted(), "clock", Verdict.COSTS, "-3.000 s off"),
         ({}, Wanted(needs_gpu=True), "gpu", Verdict.BREAKS, "no GPU is seen"),
         ({"gpus": EIGHT}, Wanted(), "gpu", Verdict.BREAKS, "torch sees none"),
-        ({"gpus": EIGHT} | CUDA, Wanted(), "gpu", Verdict.FINE, "8 x H100; gradients are summed by gloo"),
+        ({"gpus": EIGHT} | CUDA, Wanted(), "gpu", Verdict.FINE, "8 x H100; NCCL 2.27 sums gradients on them"),
         ({"gpus": EIGHT, "has_cuda": True}, Wanted(), "gpu", Verdict.COSTS, "8 x H100, and torch has no NCCL"),
         ({"gpus": ONE, **CUDA, "gpu_trouble": ("it needs a reset",)}, Wanted(), "gpu", Verdict.BREAKS, "reset"),
     ],

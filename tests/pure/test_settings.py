@@ -24,6 +24,7 @@ from elastic.settings import Chaos, Checkpoint, Health, Interval, KubeRay, Limit
         ({"workers_per_replica": 4, "num_nodes_per_dp": 3}, "Scaling.num_nodes_per_dp=3"),
         ({"num_nodes_per_dp": 0}, "Scaling.num_nodes_per_dp=0"),
         ({"threads_per_worker": 0}, "Scaling.threads_per_worker=0"),
+        ({"gpu_collectives": "mpi"}, "Scaling.gpu_collectives='mpi' must be one of nccl, gloo"),
         ({"num_dp_replicas": (1, 2, 3)}, r"Scaling.num_dp_replicas=\(1, 2, 3\) must be an integer or"),
         ({"resources_per_worker": {"CPU": 0.0}}, "Scaling.resources_per_worker="),
         ({"resources_per_worker": {"CPU": 1.0, "TPU": -1.0}}, "Scaling.resources_per_worker="),
@@ -33,6 +34,19 @@ from elastic.settings import Chaos, Checkpoint, Health, Interval, KubeRay, Limit
 def test_a_scaling_that_cannot_work_names_its_field(setting, named):
     with pytest.raises(errors.SettingError, match=f"^{named}"):
         Scaling(**setting)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "has_nccl"),
+    [
+        (Scaling(use_gpu=True), True),
+        (Scaling(), True),  # and a train_fn that uses a GPU all the same
+        (Scaling(use_gpu=True, gpu_collectives="gloo"), False),
+        (Scaling(use_gpu=True, resources_per_worker={"GPU": 0.5}), False),
+    ],
+)
+def test_workers_that_share_a_gpu_have_gloo(scaling, has_nccl):
+    assert scaling.has_nccl is has_nccl
 
 
 MAY_BE_ZERO = ("max_in_job_restarts", "max_workload_restarts", "connect_ahead_s")
