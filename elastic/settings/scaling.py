@@ -30,8 +30,8 @@ class Scaling:
             has GPUs)
         resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`. (amounts by name; default
             none: one CPU, or one GPU, is what most need)
-        gpu_collectives: what sums tensors that are on GPUs, `nccl` or `gloo`, which goes by way of the hosts' memory, and
-            is what workers have that share a GPU. (name; default nccl: it uses the links between GPUs)
+        gpu_collectives: what sums tensors that are on GPUs, `nccl` or `gloo`, which goes by way of the hosts' memory,
+            and is what workers have that share a GPU. (name; default nccl: it uses the links between GPUs)
         label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`. (values by
             label; default none: any node will do)
         threads_per_worker: torch's intra-op threads in a worker; pinned, since sums change with it. (threads;

@@ -18,6 +18,7 @@ import torch
 
 from elastic.errors import StateError, StepMisuseError
 from elastic.train.gloo import GlooGroup
+from elastic.train.nccl import SETTLE_S, LaneWork
 from elastic.train.ordered import OrderedSums
 from elastic.train.sharded import local, spread
 
@@ -245,6 +246,9 @@ class Reducer:
     def settle(self, timeout_s: float) -> bool:
         """After a broken attempt: have every launched reduction end; what does not, loses its memory.
 
+        Args:
+            timeout_s: for gloo's; NCCL's are given the time that they need, since memory on a GPU is dear.
+
         Returns:
             Whether all have ended. One that has not keeps its group: gloo may wait for ever in an operation whose
             connection was closed in the middle of a message (seen on torch 2.13).
@@ -252,10 +256,9 @@ class Reducer:
         if not self._works:
             return True
         self._cut()
-        deadline_s = time.monotonic() + timeout_s
-        while any(not work.is_completed() for work in self._works) and time.monotonic() < deadline_s:
-            time.sleep(0.001)
-        has_ended = all(work.is_completed() for work in self._works)
+        on_gpu = [work for work in self._works if isinstance(work, LaneWork)]
+        on_host = [work for work in self._works if not isinstance(work, LaneWork)]
+        has_ended = all([_have_ended(on_host, timeout_s), _have_ended(on_gpu, max(timeout_s, SETTLE_S))])
         if not has_ended:
             for bucket in self.buckets:
                 bucket.allocate()
@@ -363,6 +366,14 @@ class Reducer:
 
 class _BackwardEndedError(RuntimeError):
     """Raised inside backward to end it early once its attempt is lost; judged by state, never shown."""
+
+
+def _have_ended(works: Sequence[Any], timeout_s: float) -> bool:
+    """Whether they have, after a while."""
+    deadline_s = time.monotonic() + timeout_s
+    while any(not work.is_completed() for work in works) and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    return all(work.is_completed() for work in works)
 
 
 def _laid_out_like(param: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
 from elastic.train.mailbox import KEPT_REPORTS
 from elastic.train.meter import Meter
-from elastic.train.nccl import SETTLE_S, Nccl, has_nccl
+from elastic.train.nccl import Nccl, has_nccl
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
 from elastic.train.snapshot import make_snapshots
@@ -200,7 +200,7 @@ class Replica:
 
     def settle(self) -> None:
         """Have every reduction of a broken attempt end, the user's too, or leave it behind."""
-        has_ended = self.reducer.settle(self.settle_timeout_s if self.nccl is None else SETTLE_S)
+        has_ended = self.reducer.settle(self.settle_timeout_s)
         for group in self.groups:
             if group.has_pending_notes():
                 group.cut()

@@ -179,7 +179,7 @@ class World(dist.ProcessGroup):
         lane = replica.unless_broken(lambda: group.other_lane(self._connection, ranks))
         assert lane is not None
         behind = self._group_behind("nccl", group, lambda: _on_gpu(lane, ranks.index(group.rank), len(ranks)))
-        started = replica.unless_broken(lambda: getattr(behind, operation)(*args, **kwargs))
+        started = getattr(behind, operation)(*args, **kwargs)
         if started is None:
             return None
         work = lane.talked(started)
