@@ -17,6 +17,7 @@ from elastic.errors import StateError
 from elastic.train.slot_layout import RunningSums
 
 PIECE_BYTES = 4 << 20  # what one of the two takes at a time; small enough to be summed while it is in a cache
+AT_ONCE_BYTES = 4 << 20  # copied within a millisecond, while to hand it to a thread takes several on busy cores
 Pair = tuple[torch.Tensor, torch.Tensor]  # (to, from), of equal shape and dtype
 
 
@@ -67,7 +68,7 @@ class HostCopies:
     """Copies within host memory: torch lets go of the GIL in each.
 
     Pieces are taken in order. Until somebody waits for them only the thread beside takes any, so what it has copied,
-    and all before it, is done and can be summed.
+    and all before it, is done and can be summed. What is little in all is copied at once.
 
     Attributes:
         took_s: seconds from the first to the last one; 0 until then.
@@ -80,7 +81,9 @@ class HostCopies:
         self._lock = threading.Condition()
         self._error: Exception | None = None
         self._began_s, self.took_s = time.monotonic(), 0.0
-        if self._pieces:
+        if sum(target.nbytes for target, _ in pairs) <= AT_ONCE_BYTES:
+            self._work(sums)
+        else:
             threading.Thread(target=self._work, args=(sums,), name="elastic-copies", daemon=True).start()
 
     def finish(self, timeout_s: float) -> None:

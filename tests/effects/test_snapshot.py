@@ -27,6 +27,13 @@ from tests.effects.solo import Solo
 from tests.effects.test_arena import manifest_of
 from tests.effects.tmpfs import mounted
 
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: Any) -> None:
+    """State is copied beside the training, as if there were much of it."""
+    monkeypatch.setattr(copies, "AT_ONCE_BYTES", 0)
+
+
 # --- the state at the door --------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Effect. Staged state to the bit: any tensor, its checksums, gaps, and slots that grow."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,29 @@ from tests.effects.helpers import LONG_S
 from tests.effects.idiom import Training, trained
 from tests.effects.sealed import digest_of, flat_of, state_of
 from tests.effects.solo import Solo
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: Any) -> None:
+    """State is copied beside the training, as if there were much of it."""
+    monkeypatch.setattr(copies, "AT_ONCE_BYTES", 0)
+
+
+@pytest.mark.parametrize(("elements", "is_at_once"), [(16, True), (17, False)])
+def test_what_is_little_is_copied_at_once(elements: int, is_at_once: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(copies, "AT_ONCE_BYTES", 64)
+    work = HostCopies._work
+
+    def by_whom(self: HostCopies, *sums: Any) -> None:
+        if threading.current_thread().name != "elastic-copies":
+            work(self, *sums)
+
+    monkeypatch.setattr(HostCopies, "_work", by_whom)
+    target, source = torch.zeros(elements), torch.ones(elements)
+    made = HostCopies([(target[:8], source[:8]), (target[8:], source[8:])])
+    assert torch.equal(target, source) is is_at_once
+    made.finish(LONG_S)
+    assert torch.equal(target, source)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool])
