@@ -30,7 +30,7 @@ from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train.direct import SumTogether, can_go_together, to_everybody
 from elastic.train.meeting import Store, StoreHost
-from elastic.train.nccl import Lane, Nccl, Talked
+from elastic.train.nccl import Lane, LaneWork, Nccl
 from elastic.train.sockets import Address, listeners, own_sockets, plain, unreached
 
 _POLL_S = 0.002
@@ -101,6 +101,7 @@ class GlooGroup:
         self._others: dict[str, Any] = {}
         self._lane: Lane | None = None
         self._lanes: dict[str, Lane] = {}
+        self._wholes: dict[str, Any] = {}
         self._notes: list[Any] = []
         self._device: Any = None
         self._store: Store | None = None
@@ -196,14 +197,24 @@ class GlooGroup:
         """Whether a work of another group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
+    def settle_notes(self, timeout_s: float) -> bool:
+        """Whether works of other groups have ended, after a cut and a while."""
+        return have_ended(self._notes, timeout_s)
+
+    def whole(self, name: str, make: Callable[[], Any]) -> Any:
+        """Something made once for this group, and let go of with it."""
+        if name not in self._wholes:
+            self._wholes[name] = make()
+        return self._wholes[name]
+
     def finish(self, work: Any) -> None:
         """Wait for a work of another group, and forget it: some of gloo's never call themselves completed."""
         self.wait(work)
         self._notes = [one for one in self._notes if one is not work]
 
-    def pass_on(self, work: Talked) -> None:
+    def pass_on(self, work: LaneWork) -> None:
         """Have a stream wait for a work on a GPU, and forget it: what comes after it there waits, too."""
-        work.wait()
+        work.pass_on()
         self._notes = [one for one in self._notes if one is not work]
 
     def finish_all(self) -> None:
@@ -213,7 +224,7 @@ class GlooGroup:
 
     def allreduce(self, *tensors: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place; several go in one message to everybody. Returns a work to wait for."""
-        if self._lane is not None and len(tensors) == 1 and tensors[0].is_cuda:
+        if self._lane is not None and self._nccl is not None and len(tensors) == 1 and self._nccl.takes(tensors[0]):
             return self._lane.allreduce(tensors[0])
         if len(tensors) > 1 or can_go_together(tensors, self.size):
             return SumTogether(self._pg, tensors)
@@ -307,23 +318,31 @@ class GlooGroup:
         self._is_stuck = True
 
     def cut(self) -> None:
-        """Free every pending operation of this group, here and at the neighbours; callable from any thread."""
+        """Free every pending operation of this group, here and at the neighbours; callable from any thread.
+
+        Gloo's first: what an abort leaves on GPUs must not be followed by a word that all is well.
+        """
         self.is_cut = True
+        try:
+            for sock in own_sockets():
+                with contextlib.suppress(OSError), sock:
+                    if self._owns(sock):
+                        sock.shutdown(socket.SHUT_RDWR)
+        finally:
+            self.cut_lanes()
+
+    def cut_lanes(self) -> None:
+        """Those of NCCL alone."""
         for lane in list(self._lanes.values()):
             lane.cut()
-        for sock in own_sockets():
-            with contextlib.suppress(OSError), sock:
-                if self._owns(sock):
-                    sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Drop the group, whose works have ended, or were left behind."""
         if self._is_stuck:
             _LEFT_BEHIND.extend((self._pg, *self._others.values()))
-        for lane in self._lanes.values():
-            lane.cut()
+        self.cut_lanes()
         self._pg = self._device = self._lane = None
-        self._others, self._notes = {}, []
+        self._others, self._wholes, self._notes = {}, {}, []
         if self._store is not None:
             self._store.close()
 
@@ -433,6 +452,16 @@ def close_all(groups: Iterable[GlooGroup]) -> None:
     """Of a forming that failed: now, and not when the last reference goes, since one that is stuck is left behind."""
     for group in groups:
         group.close()
+
+
+def have_ended(works: Sequence[Any], timeout_s: float) -> bool:
+    """Whether these have, after a while: so long, or as long as one says that it takes it (`settle_s`)."""
+    began_s = time.monotonic()
+    while late := [work for work in works if not work.is_completed()]:
+        if all(time.monotonic() - began_s > max(timeout_s, getattr(work, "settle_s", 0.0)) for work in late):
+            return False
+        time.sleep(_POLL_S / 2)
+    return True
 
 
 def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> None:

@@ -4,8 +4,9 @@ NCCL differs from gloo in what a generation lives by (measured with torch 2.11 a
 
 - A work is enqueued: `wait` has a stream wait for it, not the host. A step that is applied must be in memory, so here
   the host waits, in slices, for an event that comes after the work.
-- An abort ends kernels in the middle, and what they were at then looks completed, with wrong numbers in it. So a lane
-  is marked as cut before it is aborted: what has completed on one that is not marked is right, nothing else is.
+- An abort ends kernels in the middle. What they were at then looks completed, with wrong numbers in it, and not only
+  here: they still send to their neighbours. So a sum counts once all members have said over gloo, which a cut shuts
+  before it aborts anything, that they have theirs (`Reducer.finish`, `Replica.confirm`).
 - An abort returns after half a second: NCCL's own thread, which it waits for, looks up no more often. It has a thread
   here, and nobody waits for it. A communicator that is being made can not be aborted; who makes it is left behind.
 - The watchdog of torch ends the process when something fails. It is told not to.
@@ -13,7 +14,6 @@ NCCL differs from gloo in what a generation lives by (measured with torch 2.11 a
 This is the one module that touches `ProcessGroupNCCL`, whose names are torch's, and not documented.
 """
 
-import logging
 import os
 import threading
 import time
@@ -24,13 +24,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-log = logging.getLogger("elastic")
-
 SETTLE_S = 10.0  # a kernel that was told to end does so within half a second, or the device is broken
 _POLL_S = 0.00005
 _NEVER = timedelta(days=365)  # who has not come is the driver's to tell
 WATCHDOG = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
@@ -53,7 +52,11 @@ class Nccl:
 
     def __init__(self, device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
-        self._stream = torch.cuda.Stream(self._device)
+        self._behind_works, self._of_connecting = (torch.cuda.Stream(self._device) for _ in range(2))
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether it is NCCL's to sum."""
+        return tensor.is_cuda
 
     def open(self, store: dist.Store, rank: int, size: int) -> Any:
         """A process group, connected with all members; waits for them in C++."""
@@ -66,23 +69,38 @@ class Nccl:
             group.eager_connect_single_device(self._device)
         return group
 
-    def word(self) -> torch.Tensor:
-        """What a first sum is made of."""
-        return torch.ones(1, device=self._device)
+    def first_sum(self, group: Any) -> Callable[[], bool]:
+        """Start one, in nobody's way: it may be made ahead, beside steps. Returns whether it has completed."""
+        with torch.cuda.stream(self._of_connecting):
+            word = torch.ones(1, device=self._device)
+            work = group.allreduce([word])
+            work.wait()
+            event = self._of_connecting.record_event()
+        return lambda: bool(event.query()) and word is not None  # whose memory is kept until then
 
     def behind(self, work: Any) -> Callable[[], bool]:
         """Whether a work has completed; asks neither NCCL, whose lock an abort holds, nor the user's streams."""
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._behind_works):
             work.wait()
-            event = self._stream.record_event()
+            event = self._behind_works.record_event()
         return lambda: bool(event.query())
 
 
 class LaneWork:
-    """A collective that the host waits for as it waits for gloo's."""
+    """A collective that the host can wait for as it waits for gloo's.
 
-    def __init__(self, lane: "Lane", work: Any, has_ended: Callable[[], bool]) -> None:
-        self._lane, self._work, self._has_ended = lane, work, has_ended
+    Args:
+        tensors: whose memory is kept until it has ended.
+
+    Attributes:
+        settle_s: what it is given to end, once it was aborted.
+    """
+
+    settle_s = SETTLE_S
+
+    def __init__(self, lane: "Lane", work: Any, has_ended: Callable[[], bool], tensors: Any) -> None:
+        self.work = work
+        self._lane, self._has_ended, self._tensors = lane, has_ended, tensors
 
     def is_completed(self) -> bool:
         """Whether the device is through with it, well or not."""
@@ -100,31 +118,14 @@ class LaneWork:
             time.sleep(_POLL_S)
         self._lane.check()
 
-
-class Talked:
-    """A collective of the user: a stream waits for it, as it would without this library."""
-
-    def __init__(self, lane: "Lane", work: Any) -> None:
-        self._lane, self._work = lane, work
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
-
-    def is_completed(self) -> bool:
-        """Whether nobody need wait for it any more; on a lane that was cut, nobody does."""
-        try:
-            return self._lane.is_cut or bool(self._work.is_completed())
-        except RuntimeError:  # it has failed: a member has gone
-            return True
-
-    def wait(self, timeout: timedelta | None = None) -> None:
-        """Have the current stream wait.
+    def pass_on(self) -> None:
+        """Have the current stream wait for it, as it would without this library.
 
         Raises:
             RuntimeError: the lane was cut.
         """
         self._lane.check()
-        self._work.wait()
+        self.work.wait()
 
 
 class Lane:
@@ -141,7 +142,7 @@ class Lane:
         self.is_cut = False
         self._nccl = nccl
         self._group: Any = None
-        self._held: list[Any] = []
+        self._held: list[LaneWork] = []
         self._lock = threading.Lock()
 
     def connect(self, store: dist.Store, rank: int, size: int) -> None:
@@ -157,8 +158,8 @@ class Lane:
         if was_cut:
             self.cut()
         self.check()
-        first = self.allreduce(self._nccl.word())
-        while not first.is_completed():  # until a cut ends it
+        has_ended = self._nccl.first_sum(group)
+        while not (has_ended() or self.is_cut):
             time.sleep(_POLL_S)
         self.check()
 
@@ -176,15 +177,14 @@ class Lane:
 
     def allreduce(self, tensor: torch.Tensor) -> LaneWork:
         """Start a sum over all ranks, in place."""
-        work = self.group.allreduce([tensor])
-        mine = LaneWork(self, work, self._nccl.behind(work))
-        self._hold(mine)
-        return mine
+        return self.started(self.group.allreduce([tensor]), tensor)
 
-    def talked(self, work: Any) -> Talked:
-        """A work of the user's that was started on `group`."""
-        mine = Talked(self, work)
-        self._hold(mine)
+    def started(self, work: Any, tensors: Any) -> LaneWork:
+        """A work that was started on `group`, with these: what a kernel may still write to is not given to others."""
+        mine = LaneWork(self, work, self._nccl.behind(work), tensors)
+        held = [one for one in self._held if not one.is_completed()]
+        with self._lock:
+            self._held = [*held, mine]
         return mine
 
     def check(self) -> None:
@@ -204,25 +204,14 @@ class Lane:
         if group is not None:
             threading.Thread(target=_take_down, args=(group, held), name="elastic-nccl-abort", daemon=True).start()
 
-    def _hold(self, work: Any) -> None:
-        """Memory that a kernel may still write to must not be given to others before it has ended."""
-        held = [one for one in self._held if not one.is_completed()]
-        with self._lock:
-            self._held = [*held, work]
 
-
-def _take_down(group: Any, held: list[Any]) -> None:
-    """Abort, and drop the last references: that waits for threads of torch's, too.
+def _take_down(group: Any, held: list[LaneWork]) -> None:
+    """Abort, and let go of it there: that waits for threads of torch's, too.
 
     Args:
         held: works whose memory is kept until then.
     """
-    aborting = threading.Thread(target=group.abort, name="elastic-nccl-aborting", daemon=True)
-    aborting.start()
-    aborting.join(SETTLE_S)
-    if aborting.is_alive():
-        log.warning("NCCL has not aborted a communicator within %g s: it is left behind", SETTLE_S)
-        aborting.join()
+    group.abort()
     held.clear()
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from elastic.errors import StateError, StepMisuseError
-from elastic.train.gloo import GlooGroup
-from elastic.train.nccl import SETTLE_S, LaneWork
+from elastic.train.gloo import GlooGroup, have_ended
+from elastic.train.nccl import LaneWork
 from elastic.train.ordered import OrderedSums
 from elastic.train.sharded import local, spread
 
@@ -83,6 +83,7 @@ class Reducer:
         self._cut_into(bucket_bytes)
         self._names = {p: name for name, p in model.named_parameters()}
         self._used = [0.0] * len(self.params)
+        self._gpu = next((param.device for param in self.params if param.is_cuda), None)
         self._works: list[Any] = []
         self._next = 0
         self._is_last = False
@@ -137,7 +138,7 @@ class Reducer:
     @property
     def gpu(self) -> torch.device | None:
         """Where gradients are on a GPU, if some are."""
-        return next((param.device for param in self.params if param.is_cuda), None)
+        return self._gpu
 
     @property
     def used(self) -> torch.Tensor:
@@ -192,9 +193,9 @@ class Reducer:
 
     def catch_up(self) -> None:
         """Wait until the device has computed what it was told to: this replica has not come to the sums before."""
-        if (gpu := self.gpu) is None:
+        if self._gpu is None:
             return
-        event = torch.cuda.current_stream(gpu).record_event()
+        event = torch.cuda.current_stream(self._gpu).record_event()
         while not event.query() and self._is_live():
             time.sleep(_POLL_S)
 
@@ -222,6 +223,9 @@ class Reducer:
         self._start(lambda: self._launch(*(self._flats if self._is_together else ()), tail))
         for work in reversed(self._works):  # the tail first: gloo tells of a member that is gone, NCCL may not
             self._wait(work)
+        if any(isinstance(work, LaneWork) for work in self._works):
+            self._start(lambda: self._launch(torch.zeros(1)))  # all members have their sums, and none has cut before
+            self._wait(self._works[-1])
         if ordered is not None and beside is not None:
             self._finish_in_order(ordered, beside)
         if self._error is None:
@@ -246,9 +250,6 @@ class Reducer:
     def settle(self, timeout_s: float) -> bool:
         """After a broken attempt: have every launched reduction end; what does not, loses its memory.
 
-        Args:
-            timeout_s: for gloo's; NCCL's are given the time that they need, since memory on a GPU is dear.
-
         Returns:
             Whether all have ended. One that has not keeps its group: gloo may wait for ever in an operation whose
             connection was closed in the middle of a message (seen on torch 2.13).
@@ -256,9 +257,7 @@ class Reducer:
         if not self._works:
             return True
         self._cut()
-        on_gpu = [work for work in self._works if isinstance(work, LaneWork)]
-        on_host = [work for work in self._works if not isinstance(work, LaneWork)]
-        has_ended = all([_have_ended(on_host, timeout_s), _have_ended(on_gpu, max(timeout_s, SETTLE_S))])
+        has_ended = have_ended(self._works, timeout_s)
         if not has_ended:
             for bucket in self.buckets:
                 bucket.allocate()
@@ -366,14 +365,6 @@ class Reducer:
 
 class _BackwardEndedError(RuntimeError):
     """Raised inside backward to end it early once its attempt is lost; judged by state, never shown."""
-
-
-def _have_ended(works: Sequence[Any], timeout_s: float) -> bool:
-    """Whether they have, after a while."""
-    deadline_s = time.monotonic() + timeout_s
-    while any(not work.is_completed() for work in works) and time.monotonic() < deadline_s:
-        time.sleep(0.001)
-    return all(work.is_completed() for work in works)
 
 
 def _laid_out_like(param: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

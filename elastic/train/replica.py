@@ -1,7 +1,6 @@
 """Effect. What a worker's steps share: model and reducer, buffers, data, the group of the current generation."""
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +61,7 @@ class Replica:
         self.settle_timeout_s = around.limits.settle_timeout_s
         self.snapshots = make_snapshots(self, around)
         self.nccl: Nccl | None = None  # where gradients are on a GPU
-        self.has_talked_on_gpu = False  # since the sums of this attempt, or in them
+        self.has_talked_on_gpu = False  # since the sums of this attempt
         self._has_nccl = around.has_nccl
         self._most_replicas = around.most_replicas
         self.last_number = -1  # of the run's last update, -1 before it is known
@@ -134,6 +133,8 @@ class Replica:
         if self._batches is not None:
             self._batches.close()
         self.snapshots.close()
+        for group in (*self._retired, *self.groups):
+            group.cut_lanes()
 
     @property
     def reducer(self) -> Reducer:
@@ -204,10 +205,7 @@ class Replica:
         for group in self.groups:
             if group.has_pending_notes():
                 group.cut()
-            deadline_s = time.monotonic() + self.settle_timeout_s
-            while group.has_pending_notes() and time.monotonic() < deadline_s:
-                time.sleep(_POLL_S)
-            if not has_ended or group.has_pending_notes():
+            if not (group.settle_notes(self.settle_timeout_s) and has_ended):
                 group.leave_behind()
         if self.model is not None and self.width > 1:
             reset(self.model)
@@ -298,6 +296,19 @@ class Replica:
         end = 1 + len(votes)
         voted = tuple(any(column) for column in zip(*(row[1:end] for row in rows), strict=True))
         return Agreement(voted, tuple(tuple(row[end:]) for row in rows))
+
+    def confirm(self) -> None:
+        """What was said on GPUs since the sums is right on all replicas: nobody had to abort anything before.
+
+        Raises:
+            AttemptBroken: (a signal) that is open.
+        """
+        self.has_talked_on_gpu = False
+        self.reducer.catch_up()
+        self.link.check()
+        if self.width == 1:  # else the workers of a replica, among whom it was said, agree before they apply
+            group = self._live_group()
+            self.unless_broken(lambda: group.wait(group.allreduce(torch.zeros(1))))
 
     def unless_broken(self, act: Callable[[], Result], phase: Flying = Flying.TALKING) -> Result:
         """What talks to other workers outside of the reducer: if it fails, so has the generation.

@@ -114,7 +114,7 @@ class Step:
             raise StepMisuseError(f"step {self.index} was entered twice: take a new one from session.steps")
         self._is_entered = True
         replica = self._replica
-        replica.mute, replica.has_talked_on_gpu = "", False
+        replica.mute = ""
         replica.page.place(self.generation, self.number, self.attempt)
         replica.page.note(Flying.IN_BODY)
         self._computed_before_s = replica.page.computing_s
@@ -211,8 +211,8 @@ class Step:
         replica.mute = OUTSIDE
         with replica.meter.stalling():
             replica.snapshots.fence()
-        if replica.has_talked_on_gpu:  # since the sums, maybe: that must have come in, too
-            replica.reducer.catch_up()
+        if replica.has_talked_on_gpu:
+            replica.confirm()
         replica.page.note(Flying.AT_DOOR)  # while there is no driver, or the next generation decides, nobody is late
         self.commit = self._commit_id()
         with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
@@ -341,6 +341,7 @@ class Step:
         if replica.width > 1:  # what all shards of a step have in common
             self._record_bytes = repr((self._place, tail.record.samples, tail.record.micro_batches)).encode()
         self._is_reduced = True
+        replica.has_talked_on_gpu = False  # what was said before is in what all have summed
         replica.page.note(Flying.IN_BODY)
         replica.reduced(self)
 

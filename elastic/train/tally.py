@@ -28,7 +28,7 @@ class Tally:
         self.weight = 0.0
         self.weighted = 0
         self._loss, self._odd = 0.0, 0
-        self._unread: list[tuple[int, float, torch.Tensor]] = []
+        self._unread: list[tuple[int, float, torch.Tensor | float]] = []
         self.position = self._started = -1
         self._ended = 0
 
@@ -69,7 +69,9 @@ class Tally:
         """Its loss, a scalar, counts with this share."""
         self.weight += share
         if share:
-            self._unread.append((micro_batch.number, share, loss.detach().to(torch.float64, copy=True)))
+            value = loss.detach()
+            is_ahead = value.is_cuda and type(value) is torch.Tensor
+            self._unread.append((micro_batch.number, share, value.clone() if is_ahead else float(value)))
 
     @property
     def loss(self) -> float:
@@ -84,13 +86,10 @@ class Tally:
         return self._odd
 
     def _read(self) -> None:
-        """Losses on a GPU are looked at together: to look at one waits for all that the device has been told."""
-        if not self._unread:
-            return
+        """Losses on a GPU are looked at late: to look at one waits for all that the device has been told."""
         unread, self._unread = self._unread, []
-        device = unread[0][2].device
-        values = torch.stack([loss.reshape(()).to(device) for _, _, loss in unread]).tolist()
-        for (number, share, _), value in zip(unread, values, strict=True):
+        for number, share, loss in unread:
+            value = float(loss)
             self._odd = self._odd or (0 if math.isfinite(value) else number + 1)
             self._loss += share * value
 

@@ -115,7 +115,6 @@ class World(dist.ProcessGroup):
         self._replica, self._shard, self._width = replica, shard, width
         self._shards, self._connection = tuple(shards or range(width)), connection
         self._name = BACKEND
-        self._behind: dict[str, tuple[GlooGroup, Any]] = {}
 
     def rank(self) -> int:
         return self._replica.rank if self._width == 1 else self._shards.index(self._shard)
@@ -174,6 +173,11 @@ class World(dist.ProcessGroup):
         self, group: GlooGroup, ranks: Sequence[int], operation: str, args: Any, kwargs: dict[str, Any]
     ) -> Talk | None:
         """What it leads to is void if the generation breaks before the end of the step, where that is looked at."""
+        if operation in ("send", "recv", "recv_anysource"):
+            raise StepMisuseError(
+                f"{operation} of a tensor on a GPU: NCCL pairs these only where all are known at once, and else two "
+                "workers may wait for each other for ever; send tensor.cpu(), or use a collective"
+            )
         replica = self._replica
         replica.has_talked_on_gpu = True
         lane = replica.unless_broken(lambda: group.other_lane(self._connection, ranks))
@@ -182,15 +186,13 @@ class World(dist.ProcessGroup):
         started = getattr(behind, operation)(*args, **kwargs)
         if started is None:
             return None
-        work = lane.talked(started)
+        work = lane.started(started, (args, kwargs))
         group.note(work)
-        return Talk(work, lambda: replica.unless_broken(lambda: group.pass_on(work)))
+        return Talk(started, lambda: replica.unless_broken(lambda: group.pass_on(work)))
 
     def _group_behind(self, kind: str, group: GlooGroup, make: Callable[[], Any]) -> Any:
         """The process group of torch that an operation is handed to; a new one in each generation."""
-        if kind not in self._behind or self._behind[kind][0] is not group:
-            self._behind[kind] = (group, self._replica.unless_broken(make))
-        return self._behind[kind][1]
+        return group.whole(f"{kind}/{self._connection}", lambda: self._replica.unless_broken(make))
 
 
 def _forwarded(operation: str) -> Any:

@@ -1,11 +1,13 @@
 """A stand-in for NCCL where there is no GPU: works of threads of this process, with NCCL's ways that matter.
 
 Works are done in the order in which they were started, each once all ranks have started it. An abort takes a moment,
-and leaves works that look completed with wrong numbers; who waits for others to connect cannot be aborted.
+and leaves works that look completed with wrong numbers, here and at the other ranks, which do not know of it; who waits
+for others to connect cannot be aborted.
 """
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from tests.effects.helpers import LONG_S
 
 ABORT_S = 0.05
+WRONG = -1.0
 
 
 class Meeting:
@@ -43,6 +46,10 @@ class Work:
     def is_completed(self) -> bool:
         return self.has_ended
 
+    def end(self, total: Any) -> None:
+        self.tensor.copy_(total) if isinstance(total, torch.Tensor) else self.tensor.fill_(total)
+        self.has_ended = True
+
 
 class Group:
     """One member's end."""
@@ -63,17 +70,18 @@ class Group:
             if len(together) == self.size:
                 total = sum(one.value for one in together)
                 for one in together:
-                    one.tensor.copy_(total)
-                    one.has_ended = True
+                    one.end(total)
         return work
 
     def abort(self) -> None:
+        """Kernels walk to their ends, and send what they have."""
         self.is_aborted = True
         time.sleep(ABORT_S)
-        for work in self.works:
-            if not work.has_ended:
-                work.tensor.fill_(-1)
-                work.has_ended = True
+        with self._meeting.changed:
+            for member in self._members:
+                for work in member.works:
+                    if not work.has_ended:
+                        work.end(WRONG)
 
 
 class StandIn:
@@ -82,11 +90,22 @@ class StandIn:
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
 
-    def open(self, store: Any, rank: int, size: int) -> Group:
-        return Group(self._meeting, str(store), size)
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """As if gradients were on a GPU."""
+        return tensor.dtype is torch.float32 and tensor.numel() > 1
 
-    def word(self) -> torch.Tensor:
-        return torch.ones(1)
+    def open(self, store: Any, rank: int, size: int) -> Group:
+        return Group(self._meeting, store if isinstance(store, str) else _named(store, rank), size)
+
+    def first_sum(self, group: Group) -> Callable[[], bool]:
+        return self.behind(group.allreduce([torch.ones(1)]))
 
     def behind(self, work: Work) -> Callable[[], bool]:
         return lambda: work.has_ended
+
+
+def _named(store: Any, rank: int) -> str:
+    """Who has the same store has the same name."""
+    if rank == 0:
+        store.set("name", uuid.uuid4().hex)
+    return str(store.get("name").decode())

@@ -14,9 +14,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.gpu_group import SHARED
+from elastic.train.gloo import GlooGroup
 from elastic.train.nccl import Lane, Nccl, warm_up
-from tests.effects.helpers import HOST, LONG_S, Running, child, eventually, hear
-from tests.effects.nccl_standin import Meeting, StandIn
+from elastic.train.reducer import Reducer
+from tests.effects.helpers import HOST, LONG_S, Circle, Running, child, eventually, hear, in_threads
+from tests.effects.nccl_standin import WRONG, Meeting, StandIn
 
 SIZE = 3
 MOMENT_S = 0.3
@@ -195,6 +197,65 @@ def test_whoever_was_cut_meanwhile_is_told_once_it_has_connected(crew: Crew) -> 
     crew.connect("first", 2, size=SIZE, first_rank=2)
     for number in (0, 1):
         assert "aborted" in refused(lambda number=number: crew.connected(number))
+
+
+class Worker:
+    """One of two whose gradients a lane sums, in two buckets; the word that follows goes by gloo."""
+
+    def __init__(self, group: GlooGroup) -> None:
+        self.group = group
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
+        self.tail = torch.ones(3, dtype=torch.float64)
+        self.reducer = Reducer(self.model, group.allreduce, lambda: True, group.cut, bucket_bytes=64)
+
+    def compute(self) -> None:
+        self.reducer.begin()
+        self.reducer.last_backward()
+        self.model(torch.ones(1, 4)).sum().backward()
+
+    def finish(self) -> bool:
+        return self.reducer.finish(self.tail)
+
+
+@pytest.fixture
+def pair() -> Iterator[list[Worker]]:
+    circle, meeting = Circle(2), Meeting()
+    view = circle.next_view()
+    groups = [GlooGroup(view, rank, LONG_S, nccl=StandIn(meeting)) for rank in range(2)]
+    in_threads(2, lambda rank: groups[rank].form(circle.stores[rank], "same", lambda: False, LONG_S))
+    yield [Worker(group) for group in groups]
+    for group in groups:
+        group.cut()
+        group.close()
+
+
+def test_gradients_are_summed_by_a_lane(pair: list[Worker]) -> None:
+    for one in pair:
+        one.compute()
+    own = [bucket.flat.clone() for bucket in pair[0].reducer.buckets]
+    assert in_threads(2, lambda rank: pair[rank].finish()) == [True, True]
+    for one in pair:
+        assert one.tail.tolist() == [2.0] * 3
+        assert [bucket.flat.numel() for bucket in one.reducer.buckets] == [16, 16]
+    assert all(
+        torch.equal(*(one.reducer.buckets[place].flat for one in pair)) and own[place].numel() == 16
+        for place in range(2)
+    )
+
+
+def test_what_a_neighbours_abort_leaves_here_is_not_taken_for_a_sum(pair: list[Worker]) -> None:
+    """It was told to stop before this one was: this one's lane is whole, and its works have completed."""
+    quick, other = pair
+    quick.compute()
+    finishing = Running(quick.finish)
+    flats = [bucket.flat for bucket in other.reducer.buckets]
+    other.group.allreduce(flats[0])
+    other.group.allreduce(other.tail).wait()
+    eventually(lambda: quick.tail.tolist() == [2.0] * 3, "the tail is there")
+    other.group.cut()
+    assert finishing.result() is False
+    assert quick.reducer.buckets[1].flat.tolist() == [WRONG] * 16, "the abort has left nothing"
+    assert quick.reducer.error
 
 
 @needs_gpu

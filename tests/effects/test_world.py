@@ -13,6 +13,7 @@ import torch.distributed as dist
 from elastic.control import events as ev
 from elastic.errors import AttemptBroken, StepMisuseError
 from elastic.train import gloo
+from elastic.train import world as worlds_of_torch
 from elastic.train.replica import Replica
 from elastic.train.world import OPERATIONS, World, close_world, open_world
 from tests.effects.helpers import ENDLESS_S, MOMENT_S, Circle, Running, eventually, formed, in_threads
@@ -22,16 +23,19 @@ from tests.effects.idiom import Training, assert_like_a_plain_loop, once, raised
 class Part:
     """One member's end, as far as its WORLD needs it; members of a test share a process, so none is torch's WORLD."""
 
-    mute, inner, nccl = "", None, None
+    mute, inner, nccl, width = "", None, None, 1
 
     def __init__(self, group):
         self.group, self.rank, self.replicas = group, group.rank, group.size
         self.errors = queue.SimpleQueue()
-        self.link = self.page = self
+        self.link = self.page = self.reducer = self
 
     def during(self, phase):
         """Nobody reads what it does."""
         return contextlib.nullcontext()
+
+    def catch_up(self):
+        """There is no device."""
 
     def check(self):
         """The generation is not known to be broken."""
@@ -45,6 +49,10 @@ class Part:
     talking_group = Replica.talking_group
     inner_group = Replica.inner_group
     unless_broken = Replica.unless_broken
+    confirm = Replica.confirm
+
+    def _live_group(self):
+        return self.group
 
 
 @pytest.fixture
@@ -70,6 +78,27 @@ def test_operations_are_those_of_all_members(worlds):
         return float(mine), torch.cat(rows).tolist(), float(late.result()[0])
 
     assert in_threads(3, act) == [(3.0, [0.0, 1.0, 2.0], 3.0)] * 3
+
+
+def test_a_transfer_between_gpus_is_refused(worlds, monkeypatch):
+    """Two that send to each other would wait for ever."""
+    monkeypatch.setattr(worlds_of_torch, "_is_on_gpu", lambda value: True)
+    worlds[0]._replica.nccl = object()
+    for act in (worlds[0].send, worlds[0].recv):
+        with pytest.raises(StepMisuseError, match=r"of a tensor on a GPU: .*cpu"):
+            act([torch.ones(1)], 1, 0)
+
+
+def test_what_was_said_after_the_sums_counts_once_all_have_it(worlds):
+    """One that had to abort says nothing any more, and what the others have may be its rest."""
+    replicas = [one._replica for one in worlds]
+    for one in replicas:
+        one.has_talked_on_gpu = True
+    assert in_threads(3, lambda rank: replicas[rank].confirm()) == [None] * 3
+    assert not any(one.has_talked_on_gpu for one in replicas)
+    waiting = [Running(replicas[rank].confirm) for rank in (0, 1)]
+    replicas[2].group.cut()
+    assert all(isinstance(one.error(), AttemptBroken) for one in waiting)
 
 
 def test_a_gradient_flows_through_a_collective(worlds):
