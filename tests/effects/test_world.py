@@ -13,7 +13,6 @@ import torch.distributed as dist
 from elastic.control import events as ev
 from elastic.errors import AttemptBroken, StepMisuseError
 from elastic.train import gloo
-from elastic.train import world as worlds_of_torch
 from elastic.train.replica import Replica
 from elastic.train.world import OPERATIONS, World, close_world, open_world
 from tests.effects.helpers import ENDLESS_S, MOMENT_S, Circle, Running, eventually, formed, in_threads
@@ -82,7 +81,7 @@ def test_operations_are_those_of_all_members(worlds):
 
 def test_a_transfer_between_gpus_is_refused(worlds, monkeypatch):
     """Two that send to each other would wait for ever."""
-    monkeypatch.setattr(worlds_of_torch, "_is_on_gpu", lambda value: True)
+    monkeypatch.setattr("elastic.train.world._is_on_gpu", lambda value: True)
     worlds[0]._replica.nccl = object()
     for act in (worlds[0].send, worlds[0].recv):
         with pytest.raises(StepMisuseError, match=r"of a tensor on a GPU: .*cpu"):
