@@ -269,4 +269,6 @@ def gpu(result: Result) -> Table:
         (row["what"], number(row["value"]) if row["value"] is not None else "", row["unit"], row["note"])
         for row in result["rows"]
     )
-    return Table(title="On a GPU", columns=("", "measured", "unit", ""), rows=lines)
+    machine = result.get("gpu")
+    notes = (f"{machine['gpus']} x {machine['name']}, CUDA {machine['cuda']}.",) if machine else ()
+    return Table(title="On a GPU", columns=("", "measured", "unit", ""), rows=lines, notes=notes)
