@@ -9,8 +9,6 @@ import argparse
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
@@ -20,15 +18,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_group import apart
-from benchmarks.gpu_step import DEADLINE_S, MICRO_BATCHES, SAMPLES, Numbers, new_model
-from elastic.actors.driver import Driver
-from elastic.actors.journal import Journal
-from elastic.actors.process_fleet import ProcessFleet
-from elastic.actors.supervisor import Supervisor
-from elastic.control.outcome import Ending
-from elastic.control.state import RunState
-from elastic.policies import Ladder
-from elastic.settings import Limits, RunSettings, Scaling
+from benchmarks.gpu_run import play, play_apart
+from benchmarks.gpu_step import MICRO_BATCHES, SAMPLES, Numbers, new_model
+from elastic.settings import Scaling
 
 WORLD = 3
 WIDTH = 256  # little to send: processes that share a GPU talk through sockets
@@ -60,20 +52,8 @@ def train(session: Any, *, folder: Path, device: str, fault: int) -> None:
 
 def drive(folder: Path, device: str, fault: int) -> None:
     """The run, in this process and its children."""
-    settings = RunSettings(
-        run=f"benchmark-kill-{os.getpid()}",
-        scaling=Scaling(num_dp_replicas=(1, WORLD), use_gpu=device == "cuda"),
-        limits=Limits(start_timeout_s=DEADLINE_S),
-    )
-    driver = Driver(Supervisor(RunState(settings=settings), Ladder()), Journal(folder / "run"), [])
-    function = partial(train, folder=folder, device=device, fault=fault)
-    fleet = ProcessFleet(settings, function, ["node"] * WORLD, 0, driver.emit)
-    try:
-        finished = driver.run(fleet)
-        if finished.outcome.ending is not Ending.SUCCEEDED:
-            sys.exit(finished.outcome.message)
-    finally:
-        fleet.shutdown()
+    scaling = Scaling(num_dp_replicas=(1, WORLD), use_gpu=device == "cuda")
+    play(partial(train, folder=folder, device=device, fault=fault), folder / "run", scaling)
 
 
 def once(device: str, fault: int) -> dict[str, float]:
@@ -84,12 +64,11 @@ def once(device: str, fault: int) -> dict[str, float]:
     """
     with tempfile.TemporaryDirectory(prefix="bench-kill-") as name:
         folder = Path(name)
-        command = [sys.executable, "-m", "benchmarks.gpu_kill", name, device, str(fault)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+        play_apart("benchmarks.gpu_kill", name, device, str(fault))
         logs = [[line.split() for line in path.read_text().splitlines()] for path in folder.glob("w*.txt")]
         struck = folder / "fault"
-        if done.returncode or not struck.exists():
-            raise RuntimeError(f"the run ended with code {done.returncode}: {done.stderr.strip()[-300:]}")
+        if not struck.exists():
+            raise RuntimeError("the run ended, and nothing had befallen it")
         fault_s = float(struck.read_text())
     commits = [(float(time_s), int(step), int(generation)) for log in logs for time_s, step, generation in log]
     after = [time_s for time_s, step, generation in commits if generation > 1 and step >= KILLED_AT]

@@ -6,10 +6,7 @@ of the other, so both meet the same clocks and the same neighbours. At the end o
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
@@ -18,19 +15,12 @@ from typing import Any
 
 import torch
 
-from elastic.actors.driver import Driver
-from elastic.actors.journal import Journal
-from elastic.actors.process_fleet import ProcessFleet
-from elastic.actors.supervisor import Supervisor
-from elastic.control.outcome import Ending
-from elastic.control.state import RunState
-from elastic.policies import Ladder
-from elastic.settings import Limits, RunSettings, Scaling
+from benchmarks.gpu_run import DEADLINE_S, play, play_apart
+from elastic.settings import Scaling
 
 WIDTHS = {"cuda": 2048, "cpu": 128}
 MICRO_BATCHES, SAMPLES = 4, 64
 STEPS = 20  # of a block
-DEADLINE_S = 600.0
 
 
 class Numbers:
@@ -109,20 +99,8 @@ def train(session: Any, *, out: Path, device: str, blocks: int) -> None:
 
 def drive(folder: Path, device: str, blocks: int) -> None:
     """The run, in this process and its child."""
-    settings = RunSettings(
-        run=f"benchmark-step-{os.getpid()}",
-        scaling=Scaling(num_dp_replicas=1, use_gpu=torch.device(device).type == "cuda"),
-        limits=Limits(start_timeout_s=DEADLINE_S, hang_floor_s=DEADLINE_S),
-    )
-    driver = Driver(Supervisor(RunState(settings=settings), Ladder()), Journal(folder), [])
     function = partial(train, out=folder / "seconds.json", device=device, blocks=blocks)
-    fleet = ProcessFleet(settings, function, ["node"], 0, driver.emit)
-    try:
-        finished = driver.run(fleet)
-        if finished.outcome.ending is not Ending.SUCCEEDED:
-            sys.exit(finished.outcome.message)
-    finally:
-        fleet.shutdown()
+    play(function, folder, Scaling(use_gpu=torch.device(device).type == "cuda"), hang_floor_s=DEADLINE_S)
 
 
 def measure(device: str, blocks: int) -> dict[str, float]:
@@ -132,12 +110,8 @@ def measure(device: str, blocks: int) -> dict[str, float]:
         RuntimeError: the run ended without figures; says how.
     """
     with tempfile.TemporaryDirectory(prefix="bench-step-") as folder:
-        command = [sys.executable, "-m", "benchmarks.gpu_step", folder, device, str(blocks)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
-        found = Path(folder) / "seconds.json"
-        if not found.exists():
-            raise RuntimeError(f"the run ended with code {done.returncode}: {done.stderr.strip()[-300:]}")
-        seconds = json.loads(found.read_text())
+        play_apart("benchmarks.gpu_step", folder, device, str(blocks))
+        seconds = json.loads((Path(folder) / "seconds.json").read_text())
     pairs = list(zip(seconds["plain"], seconds["elastic"], strict=False))[1:]
     return {
         "plain_s": statistics.median(plain for plain, _ in pairs) / STEPS,
