@@ -181,7 +181,7 @@ class GlooGroup:
 
     def _open_lane(self, name: str, nccl: Nccl, own: Store, ranks: Sequence[int]) -> Lane:
         """Known before it is connected, so that a cut reaches it."""
-        lane = self._lanes[name] = Lane(nccl)
+        lane = self._lanes[name] = Lane(nccl, self._timeout.total_seconds())
         store = dist.PrefixStore(self._key(f"nccl/{name}/"), own)
         self._aside(
             lambda: lane.connect(store, ranks.index(self.rank), len(ranks)),

@@ -101,6 +101,7 @@ class LaneWork:
     def __init__(self, lane: "Lane", work: Any, has_ended: Callable[[], bool], tensors: Any) -> None:
         self.work = work
         self._lane, self._has_ended, self._tensors = lane, has_ended, tensors
+        self._until_s = time.monotonic() + lane.timeout_s
 
     def is_completed(self) -> bool:
         """Whether the device is through with it, well or not."""
@@ -109,10 +110,12 @@ class LaneWork:
     def wait(self, timeout: timedelta) -> None:
         """
         Raises:
-            RuntimeError: it has not ended in time, or the lane was cut.
+            RuntimeError: it has not ended in time, or the lane was cut; which it is if it takes `Lane.timeout_s`.
         """
         until_s = time.monotonic() + timeout.total_seconds()
         while not self._has_ended():
+            if time.monotonic() >= self._until_s:
+                self._lane.give_up()
             if time.monotonic() >= until_s:
                 raise RuntimeError("timed out: NCCL has not ended a collective")
             time.sleep(_POLL_S)
@@ -133,13 +136,15 @@ class Lane:
 
     Args:
         nccl: see there.
+        timeout_s: a collective that takes so long breaks the lane (Limits.collective_timeout_s).
 
     Attributes:
         is_cut: what ends from now on is void.
     """
 
-    def __init__(self, nccl: Nccl) -> None:
-        self.is_cut = False
+    def __init__(self, nccl: Nccl, timeout_s: float) -> None:
+        self.is_cut, self.timeout_s = False, timeout_s
+        self._why = "the NCCL communicator was aborted"
         self._nccl = nccl
         self._group: Any = None
         self._held: list[LaneWork] = []
@@ -158,8 +163,10 @@ class Lane:
         if was_cut:
             self.cut()
         self.check()
-        has_ended = self._nccl.first_sum(group)
+        has_ended, until_s = self._nccl.first_sum(group), time.monotonic() + self.timeout_s
         while not (has_ended() or self.is_cut):
+            if time.monotonic() >= until_s:
+                self.give_up()
             time.sleep(_POLL_S)
         self.check()
 
@@ -193,7 +200,15 @@ class Lane:
             RuntimeError: the lane was cut.
         """
         if self.is_cut:
-            raise RuntimeError("the NCCL communicator was aborted")
+            raise RuntimeError(self._why)
+
+    def give_up(self) -> None:
+        """A collective takes too long."""
+        if not self.is_cut:
+            self._why = (
+                f"members have not all come to a sum by NCCL within Limits.collective_timeout_s={self.timeout_s:g}"
+            )
+            self.cut()
 
     def cut(self) -> None:
         """End what is under way; returns at once, callable from any thread."""
@@ -215,8 +230,12 @@ def _take_down(group: Any, held: list[LaneWork]) -> None:
     held.clear()
 
 
-def warm_up(nccl: Nccl) -> None:
-    """Have NCCL load and the device be prepared, which takes a second: before others wait for it."""
-    lane = Lane(nccl)
+def warm_up(nccl: Nccl, timeout_s: float) -> None:
+    """Have NCCL load and the device be prepared, which takes a second: before others wait for it.
+
+    Raises:
+        RuntimeError: a sum of this worker's own takes longer than `timeout_s`.
+    """
+    lane = Lane(nccl, timeout_s)
     lane.connect(dist.HashStore(), 0, 1)
     lane.cut()

@@ -192,7 +192,10 @@ class Reducer:
                 param.grad = grad
 
     def catch_up(self) -> None:
-        """Wait until the device has computed what it was told to: this replica has not come to the sums before."""
+        """Wait until the device has computed what it was told to: this replica has not come to the sums before.
+
+        A device that never does is a worker that hangs while it computes: the driver ends that.
+        """
         if self._gpu is None:
             return
         event = torch.cuda.current_stream(self._gpu).record_event()

@@ -364,7 +364,7 @@ class Session(DataDoor):
         room = replica.reserve()
         if replica.nccl is not None:
             with self.slow("loading NCCL"):
-                warm_up(replica.nccl)
+                warm_up(replica.nccl, self._limits.collective_timeout_s)
         self._has_arrived = True
         self._link.connect = self._ahead.connect
         self._page.note(Flying.AT_DOOR)

@@ -30,14 +30,14 @@ class Member:
 
     def __init__(self, nccl: Any, device: str) -> None:
         self.nccl, self.device = nccl, device
-        self.lane = Lane(nccl)
+        self.lane = Lane(nccl, LONG_S)
         self.tensor, self.work = torch.empty(0), None
 
     def connect(self, store: Any, rank: int, size: int) -> None:
         self.lane.connect(store, rank, size)
 
     def renew(self) -> None:
-        self.lane = Lane(self.nccl)
+        self.lane = Lane(self.nccl, LONG_S)
 
     def start(self, value: float) -> None:
         self.tensor = torch.full((ELEMENTS,), value, device=self.device)
@@ -258,6 +258,16 @@ def test_what_a_neighbours_abort_leaves_here_is_not_taken_for_a_sum(pair: list[W
     assert quick.reducer.error
 
 
+def test_a_sum_to_which_somebody_never_comes_breaks_its_lane_in_the_end() -> None:
+    meeting = Meeting()
+    lanes = [Lane(StandIn(meeting), MOMENT_S) for _ in range(2)]
+    in_threads(2, lambda rank: lanes[rank].connect("all", rank, 2))
+    work = lanes[0].allreduce(torch.ones(2))
+    assert "collective_timeout_s=0.3" in refused(lambda: work.wait(timedelta(seconds=LONG_S)))
+    assert lanes[0].is_cut
+    lanes[1].cut()
+
+
 @needs_gpu
 def test_nccl_is_loaded_before_others_wait_for_it() -> None:
-    warm_up(Nccl(torch.device("cuda")))
+    warm_up(Nccl(torch.device("cuda")), LONG_S)
