@@ -52,7 +52,7 @@ from elastic.control.poison import after, noted
 from elastic.control.pruning import note_trained, prune
 from elastic.control.remediation import Kind, Policy
 from elastic.control.restored import found, refused, restored
-from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
+from elastic.control.restoring import come_late, consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.room import crowded
 from elastic.control.saving import save_again
@@ -322,6 +322,8 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
         number, why = turn.state.restores, "the restore was lost"
         turn.do(Restore(workers=(record.name,), commit=record.restoring, number=number, reason=why))
         return
+    if record.standing is Standing.LOADING and record.restoring is not None:  # who waits has loaded it, or never will
+        come_late(turn, record.name)
     if state.phase is Phase.WAITING:
         save_again(turn, record)
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
@@ -438,8 +440,8 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Knocked: (_ignore, knocked, knocked, knocked, _ignore, _ignore, _ignore),
     ev.GpuReset: (gpu_reset,) * 5 + (_ignore, _ignore),
     ev.RestoreFound: (found,) * 5 + (_ignore, _ignore),
-    ev.Restored: (restored, _ignore, _ignore, _ignore, restored, _ignore, _ignore),
-    ev.RestoreRefused: (refused, _ignore, _ignore, _ignore, refused, _ignore, _ignore),
+    ev.Restored: (restored,) * 5 + (_ignore, _ignore),
+    ev.RestoreRefused: (refused,) * 5 + (_ignore, _ignore),
     ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
     ev.FaultAsked: (fault_asked,) * 6 + (_ignore,),
     ev.FaultInjected: (answered,) * 6 + (_ignore,),

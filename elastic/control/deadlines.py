@@ -50,7 +50,8 @@ def _expire_loading(turn: Turn) -> None:
     limit_s = turn.settings.limits.load_timeout_s
     loading = map(turn.worker, turn.tally.standings[Standing.LOADING])
     for worker in list(takewhile(lambda worker: turn.attended_s - worker.since_s > limit_s, loading)):
-        why = f"not at its first step after Limits.load_timeout_s={limit_s}"
+        still = "not at its first step" if worker.restoring is None else f"has not loaded step {worker.restoring.step}"
+        why = f"{still} after Limits.load_timeout_s={limit_s}"
         turn.fence(worker.name, why)
         count_start_failure(turn, worker.name, why)
 

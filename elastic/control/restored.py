@@ -2,7 +2,8 @@
 
 from elastic.control import events as ev
 from elastic.control.forming import start_if_ready, try_form
-from elastic.control.restoring import consider_restore, take_answer
+from elastic.control.growth import consider_growth
+from elastic.control.restoring import come_late, consider_restore, take_answer
 from elastic.control.state import IN_STEP, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId
@@ -14,20 +15,35 @@ def found(turn: Turn, event: ev.RestoreFound) -> None:
 
 
 def restored(turn: Turn, event: ev.Restored) -> None:
-    if _is_expected(turn.worker(event.worker), event.commit):
-        turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, **IN_STEP)
-        _go_on(turn)
+    if not _is_expected(turn.worker(event.worker), event.commit):
+        return
+    if _is_wanted(turn, event.commit):
+        turn.set_worker(
+            event.worker, standing=Standing.PARKED, answer=event.commit, prepared=None, healed=True, **IN_STEP
+        )
+    else:
+        come_late(turn, event.worker)
+    _go_on(turn)
 
 
 def refused(turn: Turn, event: ev.RestoreRefused) -> None:
-    if _is_expected(turn.worker(event.worker), event.commit):
-        turn.set_worker(event.worker, refused=True, kept=event.kept, prepared=None)  # dropped when it was asked
-        _go_on(turn)
+    if not _is_expected(turn.worker(event.worker), event.commit):
+        return
+    if _is_wanted(turn, event.commit):  # what it was prepared for is dropped when it was asked
+        turn.set_worker(event.worker, standing=Standing.PARKED, refused=True, kept=event.kept, prepared=None)
+    else:
+        come_late(turn, event.worker, event.kept)
+    _go_on(turn)
 
 
 def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
     is_asked = worker.restoring is not None and worker.restoring.same_state(commit)
-    return is_asked and worker.is_restoring and worker.standing is Standing.PARKED
+    return is_asked and worker.is_restoring and worker.standing in (Standing.PARKED, Standing.LOADING)
+
+
+def _is_wanted(turn: Turn, commit: CommitId) -> bool:
+    restore = turn.state.restore
+    return restore is not None and restore.commit is not None and restore.commit.same_state(commit)
 
 
 def _go_on(turn: Turn) -> None:
@@ -37,3 +53,4 @@ def _go_on(turn: Turn) -> None:
         try_form(turn)
     elif turn.state.phase is Phase.RUNNING:
         consider_restore(turn)
+        consider_growth(turn)

@@ -72,13 +72,15 @@ def is_restored(turn: Turn) -> bool:
         return False
     parked = turn.standing(Standing.PARKED)
     if turn.tally.holders.resumable() is not None:  # all of them stand at the door
+        # The others are on their way there, as after a start, until they have answered.
+        turn.set_workers(turn.tally.by_start(turn.tally.restoring), standing=Standing.LOADING)
         return True
     _give_up_bad_step(turn, restore, parked)
     return False
 
 
 def _is_late(turn: Turn, restore: Restoring) -> bool:
-    """Enough replicas have loaded the step, and the rest takes more than twice as long: it may join later."""
+    """Enough replicas have loaded the step, and the rest takes more than twice as long: it joins later."""
     if turn.tally.restored.whole < turn.settings.scaling.bounds[0]:
         return False
     if restore.enough_s is None:
@@ -136,6 +138,16 @@ def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
         steps = ", ".join(str(commit.step) for commit in restore.without)
         turn.fail_lost(f"no saved step can be restored (bad: {steps}): start the run under another name to begin anew")
     return True
+
+
+def come_late(turn: Turn, name: str, kept: CommitId | None = None) -> None:
+    """The run went on while it loaded, or wants another step now: to the run it is one that has just been started.
+
+    Args:
+        kept: what it holds instead, of worth only to a restore under way.
+    """
+    kept = kept if turn.state.restore is not None else None
+    turn.set_worker(name, standing=Standing.PARKED, restoring=None, prepared=None, kept=kept)
 
 
 def _go_on_with_what_was_kept(turn: Turn) -> None:

@@ -19,6 +19,7 @@ from elastic.sim.world import World
 
 REWINDS_S = 3.0
 RESTORE: dict[str, Any] = {"restore_timeout_s": 20.0}
+SLOW, SLOW_S = 0.1, (1.0, 15.0)  # how often loading takes long, and how long
 
 
 class Restores(World):
@@ -32,6 +33,7 @@ class Restores(World):
         offered: what was found last for a run that wanted the newest step.
         forked: where the history began anew, as generations that were told have it.
         answers: by worker, the last order to load something that it has heard of, and what it has answered.
+        loads_until_s: by worker, when it has loaded all that it was told to.
     """
 
     def __init__(self, seed: int, plan: Plan, *, rewind: float, **options: Any) -> None:
@@ -41,6 +43,7 @@ class Restores(World):
         self.rewound = 0
         self.offered: CommitId | None = None
         self.answers: dict[str, tuple[int, Any]] = {}
+        self.loads_until_s: dict[str, float] = {}
         self.forked: set[Fork] = set()
         self.later(REWINDS_S, self.send_back)
 
@@ -149,15 +152,25 @@ class Restores(World):
         super().form(worker)
 
     def restore(self, worker: SimWorker, command: cmd.Restore) -> None:
-        """An order that was answered is only answered again."""
+        """An order that was answered is only answered again; it is obeyed once the one before it was."""
         number, answer = self.answers.get(worker.name, (0, None))
         if command.number == number and answer is not None:
             self.tell(worker, answer[0], **answer[1])
             return
         if command.number <= number:
             return
-        commit = command.commit
-        worker.since_s = worker.moved_s = self.now_s
+        self.answers[worker.name] = command.number, None
+        is_slow = self.rng.random() < SLOW
+        takes_s = self.rng.uniform(*SLOW_S) if is_slow else self.delay_s()
+        done_s = max(self.now_s, self.loads_until_s.get(worker.name, 0.0)) + takes_s
+        self.loads_until_s[worker.name] = worker.since_s = done_s
+        worker.moved_s = self.now_s
+        self.later(done_s - self.now_s, self.loaded, worker, command.commit)
+
+    def loaded(self, worker: SimWorker, commit: CommitId) -> None:
+        """Not where it was called to join the others meanwhile: they hand it what they hold."""
+        if not worker.is_alive or worker.is_hung or worker.state.stage not in (Stage.PARKED, Stage.FROZEN):
+            return
         if self.can_read(worker, commit):
             worker.pending, worker.unpublished = None, []
             self.done(worker, Signal.RESTORED, commit=commit)
@@ -169,5 +182,5 @@ class Restores(World):
             self.struck.add(worker.name)
             kept = worker.state.commit if worker.state.healed else None
             answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
-        self.answers[worker.name] = command.number, answer
+        self.answers[worker.name] = self.answers[worker.name][0], answer
         self.tell(worker, answer[0], **answer[1])

@@ -3,7 +3,7 @@
 import pytest
 
 from elastic.control import events as ev
-from elastic.control.commands import EndRun, FindRestore
+from elastic.control.commands import EndRun, Fence, FindRestore, Restore
 from elastic.control.outcome import Ending
 from elastic.control.restoring import why_no_rewind
 from elastic.control.state import Phase
@@ -165,3 +165,65 @@ def test_what_was_kept_is_given_up_where_it_makes_up_no_replica():
     ws.feed(ev.RestoreFound(commit=commit(3)))
     ws.feed(ev.Restored(worker="w0", commit=commit(3)), ev.Restored(worker="w1", commit=commit(3)))
     assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume == commit(3)
+
+
+def two_of_three_have_loaded(**limits: float) -> BareController:
+    """The run goes on with them from step 4, while the third loads it."""
+    ws = BareController((2, 3), checkpoint=Checkpoint(), **limits)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(4)))
+    ws.join("w0", "w1", "w2")
+    ws.feed(ev.Restored(worker="w0", commit=commit(4)), ev.Restored(worker="w1", commit=commit(4)), after_s=0.5)
+    ws.tick(after_s=0.5)
+    assert ws.phase is Phase.STARTING  # as long as they took again, and a second, it is waited for
+    ws.tick(after_s=1.0)
+    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w1"] and ws.view.resume == commit(4)
+    ws.form()
+    for number in (5, 6):
+        ws.stable(number)
+    return ws
+
+
+def nobody_waits_for(ws: BareController, worker: str) -> bool:
+    return ws.phase is Phase.RUNNING and not ws.state.pause_asked and worker not in ws.members
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ev.Restored(worker="w2", commit=commit(4)),
+        ev.RestoreRefused(worker="w2", commit=commit(4), reason="bad bytes", kept=commit(3)),
+        ev.Overdue(worker="w2", generation=0),
+    ],
+    ids=["loaded", "refused", "lost"],
+)
+def test_who_loads_for_long_joins_once_it_has_answered(answer: ev.Event):
+    ws = two_of_three_have_loaded()
+    ws.tick(after_s=5.0)
+    assert nobody_waits_for(ws, "w2")
+    ws.feed(answer)
+    ws.tick(after_s=1.0)
+    assert ws.state.pause_asked
+    ws.answer("w0", 6)
+    ws.answer("w1", 6)
+    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w1", "w2"]
+    assert ws.view.resume == commit(6) and ws.view.behind == (2,)
+
+
+def test_who_never_answers_what_it_loads_is_ended():
+    ws = two_of_three_have_loaded(load_timeout_s=30.0)
+    ws.tick(after_s=29.0)
+    assert nobody_waits_for(ws, "w2") and not ws.given(Fence)
+    ws.tick(after_s=2.0)
+    assert [(one.worker, one.reason) for one in ws.given(Fence)] == [
+        ("w2", "has not loaded step 4 after Limits.load_timeout_s=30.0")
+    ]
+
+
+def test_who_still_loads_another_step_when_all_die_loads_the_one_that_counts():
+    ws = two_of_three_have_loaded()
+    all_die(ws)
+    ws.feed(ev.RestoreFound(commit=commit(6, generation=2)))
+    ws.feed(ev.Restored(worker="w2", commit=commit(4)))
+    assert ("w2",) in [one.workers for one in ws.given(Restore)]
+    assert [one.commit for one in ws.given(Restore)] == [commit(6, generation=2)]
