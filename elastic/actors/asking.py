@@ -64,7 +64,7 @@ def tune(
     wanted = Tuning(lr_factor=lr_factor, **sizes)
 
     def is_tuned(state: RunState) -> bool:
-        return state.outcome is None and wanted.is_part_of(state.tuned)
+        return state.outcome is None and state.tuned is not None and wanted.is_part_of(state.tuned)
 
     late = (
         f"the run {run} was told ({wanted}), and no step with it was stable within timeout_s={timeout_s:g}: it still "

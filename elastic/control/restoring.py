@@ -234,7 +234,7 @@ def fork(turn: Turn, resume: CommitId) -> None:
     turn.set_workers(parked, restoring=None, refused=False, kept=None)  # who is not taken in knows of another state
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
     turn.change(care=turn.state.care.forked(resume.step))
-    turn.change(verified=min(turn.state.verified, resume.step))
+    turn.change(verified=min(turn.state.verified, resume.step), tuned=None, tuned_from=resume.step + 1)
 
 
 def inherit(turn: Turn, resume: CommitId) -> None:
@@ -244,7 +244,7 @@ def inherit(turn: Turn, resume: CommitId) -> None:
     """
     incarnation, generation = turn.settings.incarnation, turn.state.generation + 1
     begun = Fork(incarnation=incarnation, generation=generation, step=resume.step)
-    turn.change(forks=(*turn.state.forks, begun))
+    turn.change(forks=(*turn.state.forks, begun), tuned=None, tuned_from=resume.step + 1)
 
 
 def begin_anew(turn: Turn) -> None:

@@ -18,6 +18,8 @@ def refusal(state: RunState, asked: Tuning) -> str:
         return "name what to change: lr_factor, batch_size, micro_batch_size or bucket_bytes"
     if state.plan is None:
         return f"no worker of the run {run} has come to its first step yet: tune it when it trains"
+    if state.tuned is None:
+        return f"no step of the run {run} is stable yet since its state was restored: tune it when one is"
     try:
         state.plan.tuned(asked.over(state.tuning.over(state.tuned)))
     except ElasticError as error:

@@ -223,7 +223,8 @@ class RunState:
         ahead: who was asked to connect for the generation after that, None before somebody was; unconnected: how many
             of them have not yet.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
-        tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
+        tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on; None:
+            not known, until the first one after a restore, or under a new driver.
         start_failures: workers in a row that ended before their first step (`control/starts.py`).
         without_progress: incidents in a row with no stable step between them.
         flown: with which micro-batches workers have died, of steps that are not stable yet (`control/poison.py`).
@@ -268,7 +269,7 @@ class RunState:
     unconnected: int = 0
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED
-    tuned: Tuning = NOT_TUNED
+    tuned: Tuning | None = NOT_TUNED
     tuned_from: int = 0
     next_worker: int = 0
     next_gang: int = 0

@@ -117,12 +117,16 @@ class Prefetch:
         return self._asked.popleft(), batch
 
     def _ask_anew(self, forecast: Iterator[MicroBatch]) -> None:
-        """Another forecast: keep of what was loaded what it begins with, drop the rest."""
+        """Another forecast: keep of what was loaded what it begins with, drop the rest.
+
+        What could not be loaded is tried again: what has broken a generation may have hit its data, too.
+        """
         self._source = iter(())
         loaded = dict(self._kept)
         while self._asked:
             span, batch = self._next()
-            loaded[span] = batch
+            if not isinstance(batch, Failure):
+                loaded[span] = batch
         ahead = list(islice(forecast, self._workers * self._prefetch))
         self._kept = {}
         missing = []

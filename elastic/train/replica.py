@@ -387,7 +387,8 @@ class Replica:
             if number % self.phases == self.phases - 1:
                 consumed += sum(micro_batch.count for micro_batch in plan.cut(consumed, replicas))
             number += 1
-            rest = self.batches.dealt(plan.cut(consumed, replicas), shares, player)
+            nobody = self.why_left_out(number // self.phases)
+            rest = [] if nobody else self.batches.dealt(plan.cut(consumed, replicas), shares, player)
 
     def hands(self, count: int, number: int, attempt: int) -> list[range]:
         """Which of `count` micro-batches each rank computes; empty unless sums are made in order, which needs them."""
@@ -421,15 +422,20 @@ class Replica:
         batch = self.batches.plan.global_batch(self.replicas)
         return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self._tuning)
 
-    def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Inside apply: call what is to be called if size or tuning have changed since the last committed step.
+    def is_resized(self, pace: Pace) -> bool:
+        """Whether size or tuning have changed since the last committed step, and somebody wants to know.
 
-        Who was healed to that step has what others changed in it, and is not called.
+        Who was healed to that step has what others changed in it, and need not.
         """
         last = self.cursor.pace
-        if last is None or not self.on_resize or (last.replicas, last.tuning.felt) == (pace.replicas, pace.tuning.felt):
-            return
-        resize = resize_of(last, pace, index, rates(optimizers))
+        if last is None or not self.on_resize:
+            return False
+        return (last.replicas, last.tuning.felt) != (pace.replicas, pace.tuning.felt)
+
+    def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Inside apply: call what is to be called then."""
+        assert self.cursor.pace is not None
+        resize = resize_of(self.cursor.pace, pace, index, rates(optimizers))
         for act in self.on_resize:
             act(resize)
 

@@ -13,7 +13,7 @@ The `with` swallows a broken collective, the `for` yields the same step again in
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from types import FrameType, TracebackType
@@ -121,7 +121,7 @@ class Step:
         self._digest = replica.watch.digest_before(self.number)
         replica.reducer.begin(replica.hands(len(self._micro_batches), self.number, self.attempt))
         replica.buffers.begin()
-        self._scaler_states = [ScalerState(scaler, replica.reducer.device) for scaler in replica.scalers]
+        self._scaler_states = self._states_of_scalers()
         rng.seed_all(replica.seed, self.number, rng.BODY)
         return self
 
@@ -218,13 +218,10 @@ class Step:
         with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
             replica.page.note(Flying.APPLYING)
             self._is_applying = True  # from here on there is no way back
-            replica.tell_resize(self.index, self._pace, () if self.skipped else optimizers)
             if self.skipped:
-                replica.buffers.restore()
-                self._group_values.restore()
-                for state in self._scaler_states:
-                    state.restore()
-            else:
+                self._back_to_the_door()
+            self._tell_resize(() if self.skipped else optimizers)
+            if not self.skipped:
                 update(optimizers, schedulers, scaler, self.rate_factor)
                 replica.buffers.apply(self._buffer_change)
             replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace, self.is_compared)
@@ -298,12 +295,28 @@ class Step:
 
     def _undo(self) -> None:
         """Leave the state as it was at the door."""
-        replica = self._replica
-        replica.settle()
-        replica.buffers.restore()
+        self._replica.settle()
+        self._back_to_the_door()
+
+    def _back_to_the_door(self) -> None:
+        """What may have changed since, other than by an update."""
+        self._replica.buffers.restore()
         self._group_values.restore()
         for state in self._scaler_states:
             state.restore()
+
+    def _tell_resize(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Whatever `on_resize` changes is part of the state from this step on, also where it is skipped."""
+        replica = self._replica
+        if not replica.is_resized(self._pace):
+            return
+        replica.buffers.restore()
+        replica.tell_resize(self.index, self._pace, optimizers)
+        replica.buffers.accept()
+        self._scaler_states = self._states_of_scalers()
+
+    def _states_of_scalers(self) -> list[ScalerState]:
+        return [ScalerState(scaler, self._replica.reducer.device) for scaler in self._replica.scalers]
 
     # --- the reductions ---
 

@@ -98,10 +98,10 @@ class Reader:
             StateError: it does not give again, from its state, what it gave before.
         """
         place = at.place
-        if self._stands != (place.epoch, place.taken):
+        stands, self._stands = self._stands, (-1, -1)  # nowhere until the next place is known: all of this may raise
+        if stands != (place.epoch, place.taken):
             self._begin(place.epoch, tree.unpack(tree.raw_bytes(at.state)))
             self._ahead = self._read(place.epoch, place.taken)
-        self._stands = (-1, -1)  # until the next place is known
         samples = self._ahead
         if len(samples) != place.count:
             raise StateError(

@@ -170,6 +170,33 @@ def test_an_exception_of_the_dataset_comes_with_its_traceback_when_its_turn_has_
         pytest.fail("nothing was raised")
 
 
+class Passing(Drawing):
+    """Cannot be read while a file is there."""
+
+    def __init__(self, outage: Path) -> None:
+        super().__init__()
+        self._outage = outage
+
+    def __getitem__(self, index):
+        if self._outage.exists():
+            raise ConnectionError("the store is out of reach")
+        return super().__getitem__(index)
+
+
+def test_what_could_not_be_loaded_is_tried_again_after_a_change_of_hands(ahead, tmp_path):
+    """What has broken a generation may have hit its data, too; the retry finds both well again."""
+    outage = tmp_path / "outage"
+    batches = ahead(Passing(outage), workers=1, prefetch=3)
+    spans = whole_epoch(batches)
+    outage.touch()
+    with pytest.raises(ConnectionError):
+        batches.take(spans[0], "one", lambda: iter(spans))
+    outage.unlink()
+    for k, span in enumerate(spans):
+        batch = batches.take(span, "two", lambda k=k: iter(spans[k:]))
+        assert batch["index"].tolist() == batches.plan.sample_indices(span)
+
+
 class Odd(Exception):
     """Does not survive pickling."""
 
@@ -273,6 +300,33 @@ def test_a_run_is_the_same_with_and_without_loader_processes(tmp_path):
     torch.testing.assert_close(ends[0][0], ends[1][0], rtol=0, atol=0)
     (pid,) = ends[1][1]
     assert not alive(pid), "it ended with the training thread"
+
+
+class Long(Noting):
+    def __len__(self):
+        return 60
+
+
+def test_what_all_leave_out_is_not_loaded_ahead(solo, tmp_path):
+    """It is left out since it ends, or stops, whoever loads it."""
+    dataset, taken = Long(tmp_path), []
+
+    def train_fn(session):
+        training = Training(session)
+        training.batches = session.batches(dataset, batch_size=6, micro_batch_size=2, workers=1, prefetch=4)
+        for step in training.steps(4):
+            with step:
+                for batch in step:
+                    taken.extend(batch["index"].tolist())
+                    step.backward(training.model.weight.sum() * batch["drawn"].sum())
+                training.apply(step)
+        plan = training.batches.plan
+        return [index for micro_batch in plan.cut(6, 1) for index in plan.sample_indices(micro_batch)]
+
+    solo.left_out = (1,)
+    unwanted = solo.run(train_fn).value
+    assert len(taken) == 18 and len(unwanted) == 6
+    assert set(dataset.loaded).isdisjoint(unwanted)
 
 
 def test_an_exception_of_a_dataset_is_the_users_and_is_told_once(solo):

@@ -305,6 +305,36 @@ def test_a_skipped_step_tells_of_its_size_without_rates(solo):
     assert (resize.step, resize.replicas_before, resize.rates) == (3, 3, ())
 
 
+@pytest.mark.parametrize("is_skipped", [False, True], ids=["updated", "skipped"])
+def test_what_on_resize_changes_is_part_of_the_state_also_where_the_step_is_skipped(solo, is_skipped):
+    """Settings of an optimizer, a buffer, a gradient scaler; it is not called again for this resize."""
+
+    def train_fn(session):
+        model = nn.Linear(3, 1).double()
+        model.register_buffer("seen", torch.zeros(1))
+        training, scaler, hook = Resizing(session, model=model), torch.amp.GradScaler("cpu", init_scale=4.0), grown(3)
+        session.track(scaler=scaler)
+
+        def act(resize):
+            training.optimizer.param_groups[1]["weight_decay"] = 0.25
+            model.seen.fill_(8.0)
+            scaler.update(16.0)
+
+        session.on_resize(act)
+        for step in training.steps(5):
+            with step:
+                if step.index == 3 and is_skipped:
+                    step.skip("bad")
+                else:
+                    training.compute(step)
+                    training.apply(step)
+                    hook(step, training, "applied")
+        assert hook.calls
+        return training.optimizer.param_groups[1]["weight_decay"], float(model.seen), scaler.get_scale()
+
+    assert solo.run(train_fn).value == (0.25, 8.0, 16.0)
+
+
 def test_an_exception_in_on_resize_ends_the_run_with_its_story(solo):
     def act(resize):
         raise ValueError(f"no model for {resize.replicas} replicas")

@@ -136,6 +136,40 @@ def test_what_was_not_committed_is_read_again():
     assert committed_step(fellow) == wanted[1]
 
 
+class Failing(Counting):
+    """Raises while it is told to; as a generator, it has ended then."""
+
+    is_out_of_reach = False
+
+    def __iter__(self):
+        if Failing.is_out_of_reach:
+            raise OSError("the store is out of reach")
+        yield from super().__iter__()
+
+
+def test_a_stream_that_could_not_be_opened_anew_is_where_nobody_knows():
+    """It stood one micro-batch ahead, by an attempt that failed; others read that, and then it is dealt here again."""
+    wanted = alone(4)
+    here, there = Fellow(Parts(kind=Failing)), Fellow()
+    assert committed_step(here, there) == wanted[0]
+    here.read([0, 1, 2])
+    Failing.is_out_of_reach = True
+    try:
+        for number in range(3):
+            with pytest.raises(OSError, match="out of reach"):
+                here.read([number])
+    finally:
+        Failing.is_out_of_reach = False
+    whole = there.streams.plan.cut(0, 1)
+    mine, read = there.read(range(len(whole)))
+    offers = [here.streams.offer([]), there.streams.offer(mine)]
+    for fellow in (here, there):
+        fellow.streams.receive(whole, offers)
+        fellow.streams.commit()
+    assert sorted(samples for one in read for samples in one) == wanted[1]
+    assert [committed_step(here) for _ in range(2)] == wanted[2:]
+
+
 def test_a_step_that_is_skipped_consumes_what_nobody_has_read():
     wanted, fellow = alone(2), Fellow()
     whole = fellow.streams.plan.cut(0, 1)

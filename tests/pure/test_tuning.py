@@ -15,7 +15,8 @@ from elastic.control.state import Phase
 from elastic.control.streams import StreamPlan
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.errors import DatasetTooSmallError, SettingError
-from tests.pure.bare_controller import BareController, report
+from elastic.settings import Checkpoint
+from tests.pure.bare_controller import BareController, commit, report
 
 DATA = BatchPlan(samples=100, batch_size=ConstantBatch(size=24), micro_batch_size=8)
 STREAMS = StreamPlan(places=(), streams=4, batch_size=ConstantBatch(size=8), micro_batch_size=2)
@@ -248,6 +249,27 @@ def test_what_stable_steps_were_computed_at_counts_too():
     ws = training()
     ws.feed(ev.StepStable(worker="w0", report=replace(report(1), tuning=Tuning(batch_size=12))))
     assert "a batch of 12 samples" in refusal(ws.state, Tuning(micro_batch_size=16))
+
+
+def test_after_a_restore_nobody_knows_what_steps_are_computed_at_until_one_is_stable():
+    """The step that was gone back to is of before the batch was tuned."""
+    ws = BareController(1, checkpoint=Checkpoint())
+    ws.plan = DATA
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    ws.join("w0")
+    ws.form()
+    ws.stable(0)
+    ws.feed(ev.StepStable(worker="w0", report=replace(report(1), tuning=Tuning(batch_size=12))))
+    ws.feed(ev.RewindAsked(to_step=0), ev.RestoreFound(commit=commit(0)))
+    ws.answer("w0", 1)
+    ws.feed(ev.Restored(worker="w0", commit=commit(0)))
+    ws.form()
+    assert "no step of the run r is stable yet since its state was restored" in refusal(ws.state, HALF)
+    assert ws.is_unchanged_by(ev.TuneAsked(tuning=HALF))
+    ws.stable(1)
+    assert (ws.state.tuned, ws.state.tuned_from) == (NOT_TUNED, 1)
+    assert refusal(ws.state, Tuning(micro_batch_size=16)) == ""
 
 
 def test_before_the_first_step_and_after_the_last_one_nothing_can_be_tuned():
