@@ -18,7 +18,7 @@ from elastic.control.faults import Fault
 from elastic.control.injecting import nodes_of
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
-from elastic.control.values import AS_BEFORE
+from elastic.control.values import AS_BEFORE, Fork
 from elastic.errors import ElasticError, SettingError
 
 _GONE = (RayActorError, ActorUnschedulableError, GetTimeoutError)
@@ -104,16 +104,21 @@ def rewind(
     with connected(address):
         before = _state(run, time.monotonic() + timeout_s)
 
+        def gone_back(state: RunState) -> Fork | None:
+            """Not where the run went on from a later step, under a new driver that has not heard of this."""
+            new = (fork for fork in state.forks if fork not in before.forks)
+            return next((fork for fork in new if 0 <= fork.step <= to_step), None)
+
         def is_over(state: RunState) -> bool:
-            return len(state.forks) > len(before.forks) or state.looks_in_vain > before.looks_in_vain
+            return gone_back(state) is not None or state.looks_in_vain > before.looks_in_vain
 
         def is_heard(state: RunState) -> bool:
             return state.restore is not None or is_over(state)
 
         late = f"the run {run} has not gone back within timeout_s={timeout_s:g}; it may yet"
         state = _carried_out(run, ev.RewindAsked(to_step=to_step, skip=skip), timeout_s, is_heard, is_over, late)
-        if len(state.forks) > len(before.forks):
-            return state.forks[-1].step
+        if (fork := gone_back(state)) is not None:
+            return fork.step
         raise ElasticError(
             f"the run {run} keeps no step at or before {to_step} and trains on: `elastic ls` shows what there is, "
             "Checkpoint.keep says what is kept"

@@ -29,7 +29,7 @@ from elastic.control.deadlines import (
     tick_starting,
     tick_waiting,
 )
-from elastic.control.departing import departs_soon, node_noticed, notice_if_leaving, worker_noticed
+from elastic.control.departing import departs_soon, may_be_needed, node_noticed, notice_if_leaving, worker_noticed
 from elastic.control.exiting import exit_asked
 from elastic.control.forming import (
     freeze,
@@ -167,7 +167,10 @@ def _lost(turn: Turn, event: ev.WorkerLost) -> None:
     before = turn.worker(event.worker).standing
     if before in OVER or before is Standing.SUSPECT:
         return
-    turn.suspect(event.worker, event.evidence)
+    if before is Standing.PARKED and not turn.is_member(event.worker) and not may_be_needed(turn.worker(event.worker)):
+        turn.fence(event.worker, event.evidence)  # it is replaced whatever has become of it, and its slot is needed
+    else:
+        turn.suspect(event.worker, event.evidence)
     _react_to_loss(turn, event.worker, before, event.evidence)
 
 

@@ -19,6 +19,7 @@ from elastic.control.values import IncidentClass
 from elastic.control.watching import gets_on, watch_forming, watch_freezing, watch_steps
 
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
+LISTENS_S = 0.5  # ticks come more often, so what was said in a longer pause is yet to be taken in
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
 
 
@@ -26,12 +27,17 @@ def discount_absence(turn: Turn) -> None:
     """Waits last only while the controller looks: nobody is late because its host stood still, or its clock jumped."""
     state, now_s = turn.state, turn.now_s
     elapsed_s = 0.0 if state.seen_s is None else now_s - state.seen_s
-    absent_s = elapsed_s - min(max(elapsed_s, 0.0), LATE_S)
     turn.change(seen_s=now_s)
-    if absent_s == 0.0:
-        return
-    turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
-    turn.change(heard_s=turn.tally.hosts.shift(absent_s), care=state.care.moved_by(absent_s))
+    if unheard_s := _beyond(elapsed_s, LISTENS_S):
+        turn.change(heard_s=turn.tally.hosts.shift(unheard_s))
+    if absent_s := _beyond(elapsed_s, LATE_S):
+        turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
+        turn.change(care=state.care.moved_by(absent_s))
+
+
+def _beyond(elapsed_s: float, usual_s: float) -> float:
+    """Seconds, less than none where the clock went back."""
+    return elapsed_s - min(max(elapsed_s, 0.0), usual_s)
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -174,7 +180,7 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     suspects = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
     expired = [member for member in suspects if turn.attended_s - member.since_s > lease_s]
     for member in expired:
-        turn.set_worker(member.name, standing=Standing.DEAD)
+        turn.exile(member.name, "its lease has run out")
         turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
     if expired:
         try_form(turn)

@@ -139,7 +139,7 @@ def _common(turn: Turn, gangs: tuple[Gang, ...]) -> State | None:
     return holders.resumable(but=turn.many(name for name in holders.names if name not in there))
 
 
-def _may_be_needed(worker: WorkerRecord) -> bool:
+def may_be_needed(worker: WorkerRecord) -> bool:
     """It stands at the door with state that nobody else may hold."""
     return bool(worker.held) or (worker.left_with is not None and not worker.outdated)
 
@@ -153,7 +153,7 @@ def notice(turn: Turn, name: str, reason: str) -> None:
         if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
             continue
         turn.set_worker(mate.name, notice=reason, notice_s=turn.attended_s)
-        if mate.standing in AT_HOME and not _may_be_needed(mate):
+        if mate.standing in AT_HOME and not may_be_needed(mate):
             turn.dismiss(mate.name, reason=reason)
     if turn.settings.scaling.stand_ins or not departs_soon(turn):
         turn.replenish(f"{name} will be lost: {reason}")

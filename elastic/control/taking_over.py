@@ -33,7 +33,7 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
     changes = _taken_over(turn.state, event, turn.now_s)
     turn.change(**changes | {name: persistent(changes[name]) for name in ("workers", "heard_s") if name in changes})
     dismiss_surplus(turn)
-    _clear_quarantined_nodes(turn)
+    _clear_nodes(turn)
     if turn.state.view is None:
         turn.enter(Phase.STARTING)
         turn.replenish("a new driver goes on with workers that have not trained yet")
@@ -46,12 +46,13 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
     settle(turn)
 
 
-def _clear_quarantined_nodes(turn: Turn) -> None:
-    """Whoever is still there was about to leave when the last driver died."""
-    tally = turn.tally
-    there = {name for node in turn.state.care.quarantine for name in tally.nodes.get(node, ())}
+def _clear_nodes(turn: Turn) -> None:
+    """Whoever is still there was about to leave when the last driver died, or will be lost with a node, as is known."""
+    tally, state = turn.tally, turn.state
+    reasons = {**{node: f"{node} is in quarantine" for node in state.care.quarantine}, **state.leaving}
+    there = {name for node in reasons for name in tally.nodes.get(node, ())}
     for worker in turn.many(tally.by_start(there)):
-        notice(turn, worker.name, f"{worker.node} is in quarantine")
+        notice(turn, worker.name, reasons[worker.node])
 
 
 def dismiss_surplus(turn: Turn) -> None:
@@ -107,6 +108,7 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
             "forks": forks,
             "tuning": view.tuning,
             "balanced": view.balanced,
+            "left_out": view.left_out,
             "heard_s": {one.node: now_s for one in workers.values() if one.standing is Standing.SUSPECT},
         }
     names = [name for name in workers if name[1:].isdecimal()]

@@ -76,6 +76,15 @@ def test_what_a_supervisor_died_with_is_asked_of_the_next_one(call, before, afte
     assert line.asked == [wish, wish] and line.state == after
 
 
+def test_where_a_driver_died_with_a_rewind_the_next_one_that_goes_on_has_not_gone_back(call):
+    """Its line of history begins with what live workers hold."""
+    later = replace(TRAINS, forks=(Fork(incarnation=2, generation=3, step=9),))
+    back = replace(later, forks=(*later.forks, Fork(incarnation=2, generation=4, step=3)))
+    line = call(Line(TRAINS, [later], [back]))
+    assert asking.rewind("r", 4, timeout_s=LONG_S / 10) == 3
+    assert line.asked == [ev.RewindAsked(to_step=4)] * 2
+
+
 @pytest.mark.parametrize("for_s", [float("nan"), float("inf"), 0.0, -1.0])
 def test_a_pause_that_is_no_time_is_refused_before_anybody_is_asked(call, for_s):
     """The driver would pass over it, and who has asked would wait."""

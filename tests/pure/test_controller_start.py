@@ -252,6 +252,18 @@ def test_the_last_survivor_that_stays_silent_for_a_lease_ends_the_run():
     assert ws.state.outcome.ending is Ending.REPLICAS_LOST
 
 
+def test_a_survivor_that_stays_silent_for_a_lease_gives_up_its_slot():
+    ws = BareController(3, lease_s=20.0).run()
+    ws.stable(0)
+    ws.die("w2")
+    ws.answer("w0", 1)
+    ws.answer("w1", 1)
+    assert ws.phase is Phase.WAITING
+    ws.lose("w0")
+    ws.tick(after_s=21.0)
+    assert ws.standing("w0") is Standing.EXILED and ws.addressees(cmd.Fence) == {"w0"}
+
+
 # --- everybody is lost ------------------------------------------------------------------------------------------------
 
 
@@ -301,9 +313,10 @@ def test_a_member_that_holds_the_state_before_the_first_step_can_give_it():
 
 
 def test_a_lost_spare_is_replaced_at_once():
+    """And its slot is freed, whether it is dead or cannot be reached: nobody waits for a proof."""
     ws = BareController(2, spares=1).run()
     ws.lose("w2")
-    assert ws.addressees(cmd.StartWorker) == {"w3"}
+    assert ws.addressees(cmd.StartWorker) == {"w3"} and ws.addressees(cmd.Fence) == {"w2"}
 
 
 def test_a_lost_member_is_replaced_after_the_first_step_that_follows():

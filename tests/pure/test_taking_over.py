@@ -59,6 +59,23 @@ def test_all_members_go_on_from_what_the_first_of_them_holds():
     assert ws.given(cmd.StartWorker) == [] and ws.state.incidents == ()
 
 
+def test_a_node_that_will_be_taken_away_is_left_under_the_new_driver_too():
+    """That is told as soon as there is a driver, and before it knows of any worker."""
+    ws = BareController((1, 3))
+    ws.state = replace(ws.state, settings=replace(ws.state.settings, incarnation=2))
+    ws.feed(ev.NodeNotice(node="node-w1", reason="it is drained"))
+    old = view("w0", "w1", "w2")
+    ws.feed(ev.RunTakenOver(found=tuple(adopted(name, 7, old) for name in ("w0", "w1", "w2"))))
+    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"]
+    assert [(one.workers, one.reason) for one in ws.given(cmd.Dismiss)] == [(("w1",), "it is drained")]
+
+
+def test_what_is_left_out_since_it_ends_all_who_compute_it_stays_so():
+    old = view("w0", "w1", left_out=(9,))
+    ws = taken(adopted("w0", 7, old), adopted("w1", 7, old))
+    assert ws.view.left_out == (9,)
+
+
 def test_what_is_counted_is_counted_of_those_who_were_found():
     """And it counts on from there: the laws, which each event is held to, compare it with a count anew."""
     old = view("w0", "w1", published=4)

@@ -570,6 +570,19 @@ def test_a_silent_member_does_not_hold_up_a_forming():
     assert ws.phase is Phase.FREEZING and "w1" in ws.state.incidents[-1].culprits
 
 
+def test_a_controller_that_stood_still_takes_nobody_for_silent_whom_it_had_heard_a_moment_before():
+    """What hosts have said meanwhile is taken in after the first tick."""
+    ws = trained()
+    ws.die("w2")
+    ws.answer("w0", 7)
+    ws.answer("w1", 7)
+    assert ws.phase is Phase.FORMING
+    ws.feed(ev.HostBeat(node="node-w0"), ev.HostBeat(node="node-w1"))
+    ws.tick(0.3)
+    ws.sleep(2.0)
+    assert but_knocks(ws.tick(0.0)) == [] and ws.phase is Phase.FORMING
+
+
 def test_a_controller_that_stood_still_takes_nobody_for_silent():
     ws = trained()
     victims(ws, "w0", "w1", "w2", still_s=0.0)
