@@ -37,10 +37,11 @@ class Introduction:
     """What a worker says of itself to whoever asks: whose it is, and what it was started with.
 
     Attributes:
-        heeded: incarnation of the driver that it heeds. digest: of train_fn and seed.
+        heeded: incarnation of the driver that it heeds. gang: its replica. digest: of train_fn and seed.
     """
 
     heeded: int
+    gang: int
     settings: RunSettings
     digest: str
 
@@ -60,12 +61,14 @@ class Heirloom:
 
     Attributes:
         found: what each worker says; handles: their actors, and of members that did not answer; born: see `Left`.
-        groups: their placement groups, by gang. holders: of accelerators, for those that were stand-ins.
+        silent: the gangs of those, as far as they have said it before.
+        groups: the placement groups of all these, by gang. holders: of accelerators, for those that were stand-ins.
     """
 
     found: tuple[Adopted, ...]
     handles: dict[str, Any]
     born: dict[str, int]
+    silent: dict[str, int]
     groups: dict[int, PlacementGroup]
     holders: dict[str, Any]
 
@@ -105,21 +108,24 @@ class Former:
                 log.warning("the run %s goes on with other code or settings: its workers are ended", self._run)
             self._end(keep=(), gangs=())
             return None
-        answers = _ask(self._introduced, len(self._introduced), "adopt", settings.incarnation)
+        everybody, patience_s = len(self._introduced), settings.limits.lease_s
+        answers = _ask(self._introduced, everybody, "adopt", settings.incarnation, patience_s=patience_s)
         going, _ = who_goes_on(tuple(answers.values()))
         if not going:
             self._end(keep=(), gangs=())
             return None
         members = {member.worker for one in going if one.view is not None for member in one.view.members}
         names = {one.worker for one in going}
-        silent = {left.name: left.actor for left in self._left if left.name in members and left not in answers}
-        gangs = {one.gang for one in going}
-        groups = self._end(keep=names | set(silent), gangs=gangs)
+        mute = [left for left in self._left if left.name in members and left not in answers]
+        silent = {left.name: self._introduced[left].gang for left in mute if left in self._introduced}
+        gangs = {one.gang for one in going} | set(silent.values())
+        groups = self._end(keep=names | {left.name for left in mute}, gangs=gangs)
         left = {one.name: one for one in self._left if one.name in names}
         return Heirloom(
             found=tuple(one for one in going if one.gang in groups),
-            handles={name: one.actor for name, one in left.items()} | silent,
+            handles={one.name: one.actor for one in (*left.values(), *mute)},
             born={name: one.born for name, one in left.items()},
+            silent=silent,
             groups=groups,
             holders=holders(namespace(self._run)),
         )
@@ -171,15 +177,24 @@ class Former:
             return None  # it has ended meanwhile
 
 
-def _ask(whom: Collection[Left], enough: int, method: str, *arguments: Any) -> dict[Left, Any]:
+def _ask(
+    whom: Collection[Left], enough: int, method: str, *arguments: Any, patience_s: float = 0.0
+) -> dict[Left, Any]:
     """What all say that answer in time, or as soon as so many have: those who wait for a slot never do.
+
+    Args:
+        patience_s: how long the first one is waited for, if that is longer: it may be in the middle of an update.
 
     Raises:
         SupersededError: one of them heeds a newer driver.
     """
     calls = {left: call(left.actor, method, *arguments) for left in whom}
     if calls and enough:
-        ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
+        some, _ = ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
+        if not some and patience_s > _ANSWER_S:
+            names = ", ".join(sorted(left.name for left in whom))
+            log.warning("%s of an earlier life have not answered in %.0f s: waiting on", names, _ANSWER_S)
+            ray.wait(list(calls.values()), timeout=patience_s - _ANSWER_S)
     answers = {}
     for left, asked in calls.items():
         try:

@@ -116,7 +116,9 @@ class RayFleet:
         with self._lock:
             self._slots.adopt(left.groups)
             for member in view.members if view is not None else ():
-                hand = self._hands[member.worker] = Hand(None, left.handles.get(member.worker), _NO_GANG)
+                gang = left.silent.get(member.worker, _NO_GANG)
+                hand = Hand(left.groups.get(gang), left.handles.get(member.worker), gang)
+                self._hands[member.worker] = hand
                 hand.address = (member.host, member.port)
             for one in left.found:
                 hand = Hand(left.groups[one.gang], left.handles[one.worker], one.gang, one.shard)

@@ -57,7 +57,7 @@ class RayWorkerHost(WorkerHost):
         group: PlacementGroup,
     ) -> None:
         spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, gang=gang, shard=shard)
-        self._introduction = partial(Introduction, settings=settings, digest=digest)
+        self._introduction = partial(Introduction, gang=gang, settings=settings, digest=digest)
         self._node = ray.get_runtime_context().get_node_id()
 
         def peers() -> list[PeerSource]:

@@ -124,8 +124,8 @@ class WorkerHost:
         return os.getpid()
 
     def heeded(self) -> int:
-        """Incarnation of the driver that this worker heeds."""
-        return self._link.state.incarnation
+        """Incarnation of the driver that this worker heeds; answered in the middle of an update, too."""
+        return self._link.heeded
 
     def adopt(self, incarnation: int) -> Adopted:
         """Heed this driver from now on, and no older one; see `Link.adopt`."""

@@ -73,6 +73,10 @@ class Link:
             return self._state
 
     @property
+    def heeded(self) -> int:
+        return self._state.incarnation  # one attribute read; the lock is held while optimizers run
+
+    @property
     def is_spoilt(self) -> bool:
         """Whether some of what it holds may be of no state at all: it was written over, and nothing whole since."""
         with self._lock:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 
 STEPS = 250
 SUCCEEDED_S = 5.0  # within which another supervisor goes on with an incident
+SLOW = "slow"  # a file: the next update is
 EVERY = elastic.Interval(steps=10)
 DRIVER = """
 import sys
@@ -50,6 +51,7 @@ def fit(
     where: str = "run",
     pool: str = "",
     most: int = 2,
+    update_s: float = 0.0,
 ) -> Any:
     """What all drivers of a run call: their code and settings are the same."""
     checkpoint = None
@@ -57,7 +59,7 @@ def fit(
         store = {"persistent": str(folder / "store"), "persistent_interval": elastic.Interval(seconds=1)}
         checkpoint = elastic.Checkpoint(local_interval=elastic.Interval(seconds=1000), peers=0, **store)
     return elastic.fit(
-        training.regression(folder, steps=steps),
+        training.updating_slowly(training.regression(folder, steps=steps), folder / SLOW, update_s),
         scaling=elastic.Scaling(
             num_dp_replicas=(1, most),
             resources_per_worker={"CPU": 1},
@@ -152,6 +154,23 @@ def test_a_new_driver_goes_on_with_the_same_processes(hosts: Any, tmp_path: Path
     assert_nothing_lost(tmp_path, result)
     digests = {line["digest"] for line in read_lines(tmp_path) if line["event"] == "finished"}
     assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_workers_that_are_all_in_the_middle_of_a_long_update_are_waited_for(hosts: Any, tmp_path: Path) -> None:
+    """They hold what nobody else does, and can say so only after it."""
+    name, options = "long", {"update_s": 30.0}
+    with Driver(hosts, tmp_path, name, **options):
+        before = pids(tmp_path)
+        (tmp_path / SLOW).touch()
+        until(lambda: time.time() - max(line["t"] for line in read_lines(tmp_path)) > 2.0, "no update takes long")
+        step = last_step(tmp_path)
+    began_s = time.time()
+    result = fit(tmp_path, name, **options)
+    assert pids(tmp_path) == before, "somebody was started anew"
+    after = [line for line in read_lines(tmp_path) if line["event"] == "committed" and line["step"] == step + 1]
+    assert min(line["t"] for line in after) - began_s > 15.0, "it was over before anybody was adopted"
+    assert_nothing_lost(tmp_path, result)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
@@ -69,6 +70,27 @@ def regression(
         return {"parameters": [p.detach().flatten().tolist() for p in model.parameters()], "steps": steps}
 
     return train_fn
+
+
+def updating_slowly(train_fn: Callable[[Any], Any], when: Path, seconds: float) -> Callable[[Any], Any]:
+    """The next update of each worker, once the file is there, takes so long."""
+
+    def slowly(session: Any) -> Any:
+        was_slow = False
+
+        def wait(*_: object) -> None:
+            nonlocal was_slow
+            if not was_slow and when.exists():
+                was_slow = True
+                time.sleep(seconds)
+
+        handle = register_optimizer_step_pre_hook(wait)
+        try:
+            return train_fn(session)
+        finally:
+            handle.remove()
+
+    return slowly
 
 
 def fully_sharded(folder: Path, steps: int, pause_s: float = 0.01) -> Callable[[Any], Any]:
