@@ -346,9 +346,32 @@ def _ranked(
     resume, holding = turn.tally.holders.named(state, ranked), turn.tally.holders.commits[state].keys()
     if holding >= _names(gangs):
         return ranked, resume, tuple(range(len(ranked)))
-    gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, holding)))
+    giving = _giving(gangs, state, holding)
+    gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, giving)))
     ranked = list(chain.from_iterable(gangs))
-    return ranked, resume, tuple(rank for rank, worker in enumerate(ranked) if worker.name in holding)
+    return ranked, resume, tuple(rank for rank, worker in enumerate(ranked) if worker.name in giving)
+
+
+def _giving(gangs: tuple[Gang, ...], state: State, holding: AbstractSet[str]) -> AbstractSet[str]:
+    """Those of them who hold a state and hand it on.
+
+    Who is only prepared for it, beside others of its replica who are not, applies it no sooner than these are healed,
+    unless nobody else has this shard: should a donor die first, the replica can go on from what it holds.
+    """
+    apart = {
+        worker.name: worker.shard
+        for gang in gangs
+        for worker in gang
+        if worker.name in holding and not _has(worker, state) and not all(mate.name in holding for mate in gang)
+    }
+    if not apart:
+        return holding
+    there = {worker.shard for gang in gangs for worker in gang if worker.name in holding and worker.name not in apart}
+    return holding - {name for name, shard in apart.items() if shard in there}
+
+
+def _has(worker: WorkerRecord, state: State) -> bool:
+    return worker.answer is not None and (worker.answer.step, worker.answer.lineage) == state
 
 
 def _members(turn: Turn, ranked: list[WorkerRecord], names: list[str]) -> tuple[Member, ...]:
@@ -393,9 +416,9 @@ def is_of_old(turn: Turn, name: str, answer: CommitId) -> bool:
     return worker.outdated and not is_resumed and worker.left_with is not None and answer.same_state(worker.left_with)
 
 
-def _order(gang: Gang, holding: AbstractSet[str]) -> int:
+def _order(gang: Gang, giving: AbstractSet[str]) -> int:
     """Those who hold what is resumed from come first, then others who trained, then joiners."""
-    if all(worker.name in holding for worker in gang):
+    if all(worker.name in giving for worker in gang):
         return 0
     return 1 if all(worker.held for worker in gang) else 2
 

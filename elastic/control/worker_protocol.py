@@ -163,7 +163,8 @@ def react(
         signal: what happens.
         generation: of the driver's message, for FREEZE, FORM and GO; older ones are refused (fencing).
         commit: for LEAVE_APPLY the step just applied, for FORMED and RESTORED the state received, for PREPARE what may
-            be applied, for FORM what all resume from: whoever is prepared for something else drops it.
+            be applied, for FORM what this worker is to resume from by itself, None if it is healed to it: whoever is
+            prepared for something else drops it.
         incarnation: of the driver that says so; older ones than the one that is heeded are refused (fencing).
     """
     if signal in _COMMANDS and not _heeds(state, signal, incarnation):

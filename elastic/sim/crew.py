@@ -192,6 +192,10 @@ class Crew(Door):
     def has_heard(self, worker: SimWorker, members: tuple[Member, ...]) -> bool:
         return all(self.are_in_touch(worker, self.workers[one.worker]) for one in members)
 
+    def may_install(self, worker: SimWorker, view: View) -> bool:
+        """Nobody else has to have received something first."""
+        return True
+
     def form(self, worker: SimWorker) -> None:
         """The group connects once all are there; those behind receive what the donors hold."""
         view = worker.view
@@ -203,7 +207,7 @@ class Crew(Door):
         if self.breaks() or (not is_complete and self.is_late_to_form(worker)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
-        elif is_complete:
+        elif is_complete and self.may_install(worker, view):
             for held in () if view.bootstrap else (group[rank].state for rank in view.donors):
                 must(held.healed, Law.NEVER_WRONG, lambda: f"{held} gives what it does not hold")  # noqa: B023
                 is_it = held.commit.same_state(view.resume)

@@ -27,6 +27,7 @@ class GangWorld(World):
         super().__init__(seed, plan)
         self.agreements: dict[Decision, set[str]] = defaultdict(set)
         self.deciding: dict[str, Decision] = {}
+        self.received: dict[tuple[int, int], set[str]] = defaultdict(set)
         self.rolled_forward = self.split = 0
 
     def brain(self, **settings: Any) -> Brain:
@@ -36,6 +37,7 @@ class GangWorld(World):
         super().clear_generations()
         self.agreements.clear()
         self.deciding.clear()
+        self.received.clear()
 
     def shard(self, worker: SimWorker) -> int:
         return self.ws.state.workers[worker.name].shard
@@ -53,7 +55,7 @@ class GangWorld(World):
 
     def signal(self, worker: SimWorker, signal: Signal, **details: Any) -> Verdict:
         if signal is Signal.FORM and self.workers[worker.name].state.stage in (Stage.FROZEN, Stage.PARKED):
-            details["commit"] = self.ws.view.resume if details["generation"] == self.ws.generation else None
+            details["commit"] = self.resumed_by(worker, details["generation"])
         before = worker.state.stage
         verdict = super().signal(worker, signal, **details)
         decision = self.deciding.get(worker.name)
@@ -62,6 +64,19 @@ class GangWorld(World):
             if len(self.agreements[decision]) < self.width and self.rng.random() < 0.5:
                 self.agreements[decision].discard(worker.name)
         return verdict
+
+    def resumed_by(self, worker: SimWorker, generation: int) -> CommitId | None:
+        """What it resumes from by itself in this generation, None if it is healed to it, or if that is an old one."""
+        view = self.ws.view
+        if generation != self.ws.generation or view.rank_of(worker.name) in view.behind:
+            return None
+        return view.resume
+
+    def may_install(self, worker: SimWorker, view: View) -> bool:
+        """Once all workers of its replica have received what they lack."""
+        received = self.received[view.generation, view.rank_of(worker.name) // self.width]
+        received.add(worker.name)
+        return not view.behind or len(received) == self.width
 
     def form(self, worker: SimWorker) -> None:
         prepared = worker.state.prepared

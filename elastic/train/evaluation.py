@@ -176,7 +176,8 @@ def _agreed(replica: "Replica", found: Any) -> dict[str, float]:
     results = {str(name): float(value) for name, value in found.items()}
     text = json.dumps([[name, value.hex()] for name, value in results.items()])
     mine = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-    for group, who in ((replica.group, "ranks"), (replica.inner, "shards of a replica")):
+    # Its own workers first: what they had to abort is no result of the replica.
+    for group, who in ((replica.inner, "shards of a replica"), (replica.group, "ranks")):
         if group is not None and (odd := _odd(replica, group, mine)):
             raise DivergenceError(
                 f"the evaluation on {who} {odd} came to other results than on the first one: add up what each has "

@@ -19,7 +19,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -96,7 +96,7 @@ class GlooGroup:
         self.size = len(view.members)
         self.is_cut = False
         self.missing: tuple[str, ...] = ()
-        self._timeout = timedelta(seconds=collective_timeout_s)
+        self._timeout, self._knob = timedelta(seconds=collective_timeout_s), "Limits.collective_timeout_s"
         self._pg: Any = None
         self._others: dict[str, Any] = {}
         self._lane: Lane | None = None
@@ -188,6 +188,19 @@ class GlooGroup:
             f"a connection by NCCL with each of {', '.join(self._places(ranks))}, who had all appeared",
         )
         return lane
+
+    @contextlib.contextmanager
+    def patient(self, heal_timeout_s: float) -> Iterator[None]:
+        """What is started inside may take as long as healing does; the group is connected."""
+        usual = self._timeout, self._knob
+        self._timeout, self._knob = max(usual[0], timedelta(seconds=heal_timeout_s)), "Limits.heal_timeout_s"
+        self._pg._set_default_timeout(self._timeout)
+        try:
+            yield
+        finally:
+            self._timeout, self._knob = usual
+            if self._pg is not None:
+                self._pg._set_default_timeout(self._timeout)
 
     def note(self, work: Any) -> None:
         """A work of another group has been started."""
@@ -310,7 +323,7 @@ class GlooGroup:
         more = f" and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
         raise RuntimeError(
             f"{', '.join(others[:_NAMED])}{more} have not all come to a collective, or a transfer, within "
-            f"Limits.collective_timeout_s={self._timeout.total_seconds():g}: {error}"
+            f"{self._knob}={self._timeout.total_seconds():g}: {error}"
         ) from error
 
     def leave_behind(self) -> None:

@@ -7,6 +7,7 @@ has nothing to lose: what it receives lies in the tensors of its modules at once
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -27,6 +28,34 @@ class DonorsDifferError(DivergenceError):
     """Donors of one commit hold different bits. Attribute: `culprits`, those outvoted; empty if no majority is."""
 
     culprits: tuple[str, ...]
+
+
+def heal(
+    groups: Sequence[GlooGroup],
+    view: View,
+    tracked: Tracked,
+    landing: Landing,
+    timeout_s: float,
+    gets_on: Callable[[], None] = lambda: None,
+) -> Callable[[], None]:
+    """`exchange` among those who hold the same shard; and nobody installs before all workers of its replica can.
+
+    Else a donor that dies meanwhile would leave a replica of two halves, which can go on from nothing.
+
+    Args:
+        groups: as of `gloo.groups_of`. view: of the whole generation.
+        timeout_s: for whoever is through first; as long as healing may take.
+    """
+    across = groups[0]
+    if not view.behind:
+        return exchange(across, across.view, tracked, landing, gets_on)
+    with ExitStack() as patience:
+        for group in groups:
+            patience.enter_context(group.patient(timeout_s))
+        install = exchange(across, across.view, tracked, landing, gets_on)
+        for inside in groups[1:]:
+            inside.gather_words([0])
+    return install
 
 
 def exchange(

@@ -192,7 +192,8 @@ class Link:
 
     def form(self, view: View) -> bool:
         with self._lock:
-            told = {"generation": view.generation, "commit": view.resume, "incarnation": view.incarnation}
+            resumed = None if view.rank_of(self.worker) in view.behind else view.resume
+            told = {"generation": view.generation, "commit": resumed, "incarnation": view.incarnation}
             if self._react(Signal.FORM, **told) is not Verdict.DONE:
                 return False
             self._is_asked_to_save = False

@@ -257,6 +257,7 @@ class Reducer:
             Whether all have ended. One that has not keeps its group: gloo may wait for ever in an operation whose
             connection was closed in the middle of a message (seen on torch 2.13).
         """
+        self._is_active = self._is_last = False
         if not self._works:
             return True
         self._cut()

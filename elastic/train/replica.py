@@ -297,8 +297,15 @@ class Replica:
         voted = tuple(any(column) for column in zip(*(row[1:end] for row in rows), strict=True))
         return Agreement(voted, tuple(tuple(row[end:]) for row in rows))
 
+    @property
+    def has_to_confirm(self) -> bool:
+        """Something was said on GPUs since the sums: here, or maybe between other workers of this replica."""
+        return self.has_talked_on_gpu or (self.inner is not None and self.nccl is not None)
+
     def confirm(self) -> None:
-        """What was said on GPUs since the sums is right on all replicas: nobody had to abort anything before.
+        """What was said on GPUs since the sums is right on all with whom it was: nobody had to abort anything before.
+
+        The workers of a replica say so before they give their word that they can apply: what was said is part of that.
 
         Raises:
             AttemptBroken: (a signal) that is open.
@@ -306,9 +313,8 @@ class Replica:
         self.has_talked_on_gpu = False
         self.reducer.catch_up()
         self.link.check()
-        if self.width == 1:  # else the workers of a replica, among whom it was said, agree before they apply
-            group = self._live_group()
-            self.unless_broken(lambda: group.wait(group.allreduce(torch.zeros(1))))
+        group = self._live_group() if self.inner is None else self.inner
+        self.unless_broken(lambda: group.wait(group.allreduce(torch.zeros(1))))
 
     def unless_broken(self, act: Callable[[], Result], phase: Flying = Flying.TALKING) -> Result:
         """What talks to other workers outside of the reducer: if it fails, so has the generation.

@@ -25,7 +25,7 @@ from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup, close_all, cut_all, groups_of
-from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.heal import DonorsDifferError, heal
 from elastic.train.hooks import Hooks, has_own
 from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
@@ -429,7 +429,7 @@ class Session(DataDoor):
             self._connect(view, groups, bool(ahead), is_cancelled)
             began_s = time.perf_counter()
             landing = replica.landing.over(replica.tracked.lent()) if self._link.spoil() else replica.landing
-            install = exchange(groups[0], groups[0].view, replica.tracked, landing, gets_on)
+            install = heal(groups, view, replica.tracked, landing, self._limits.heal_timeout_s, gets_on)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
             close_all(groups)

@@ -211,7 +211,7 @@ class Step:
         replica.mute = OUTSIDE
         with replica.meter.stalling():
             replica.snapshots.fence()
-        if replica.has_talked_on_gpu:
+        if replica.has_to_confirm:
             replica.confirm()
         replica.page.note(Flying.AT_DOOR)  # while there is no driver, or the next generation decides, nobody is late
         self.commit = self._commit_id()
@@ -388,7 +388,7 @@ class Step:
         page.note(Flying.REDUCING)
         try:
             watch, votes = self._replica.watch, (self.wants_pause, self.is_staged)
-            weight = 0.0 if self.skipped else self._tally.weight  # one may have skipped what the others computed
+            weight = 0.0 if self.skipped else self._tally.total  # one may have skipped what the others computed
             agreed = self._replica.agree(self.commit, weight, votes, watch.microseconds)
             self.wants_pause, self.is_staged = agreed.votes
             self.seconds = watch.learn(agreed.figures)

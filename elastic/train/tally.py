@@ -17,7 +17,7 @@ class Tally:
 
     Attributes:
         done: micro-batches with samples that were back-propagated.
-        weight: sum of weights in units of the step's samples.
+        weight: sum of weights in units of the step's samples, since they were last taken; total: of the whole attempt.
         weighted: number of micro-batches whose weight the user gave.
         position: of the micro-batch that is computed now, -1 before the first.
     """
@@ -25,7 +25,7 @@ class Tally:
     def __init__(self, index: int, dealt: Sequence[MicroBatch], samples: int) -> None:
         self._index, self._dealt, self._samples = index, dealt, samples
         self.done: list[MicroBatch] = []
-        self.weight = 0.0
+        self.weight = self.total = 0.0
         self.weighted = 0
         self._loss, self._odd = 0.0, 0
         self._unread: list[tuple[int, float, torch.Tensor | float]] = []
@@ -68,6 +68,7 @@ class Tally:
     def add(self, micro_batch: MicroBatch, share: float, loss: torch.Tensor) -> None:
         """Its loss, a scalar, counts with this share."""
         self.weight += share
+        self.total += share
         if share:
             value = loss.detach()
             is_ahead = value.is_cuda and type(value) is torch.Tensor

@@ -279,10 +279,10 @@ def train_llama(session: Session, *, folder: Path, steps: int, **usual: Any) -> 
     return loss
 
 
-def columns(session: Session) -> tuple[Columns, torch.optim.Optimizer]:
+def columns(session: Session, reproducible: bool = False) -> tuple[Columns, torch.optim.Optimizer]:
     """A small model of which each worker holds a part, and its optimizer; both are tracked."""
     model = Columns(session.shard, 2).double()
-    session.prepare(model)
+    session.prepare(model, reproducible=reproducible)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     session.track(model=model, optimizer=optimizer)
     return model, optimizer
@@ -310,9 +310,11 @@ def train_and_evaluate(session: Session, *, folder: Path, steps: int, micro_batc
     return session.evaluated
 
 
-def train_weighted(session: Session, *, steps: int, micro_batch: int, apart: float, **_: Any) -> None:
+def train_weighted(
+    session: Session, *, steps: int, micro_batch: int, apart: float, reproducible: bool, **_: Any
+) -> None:
     """Micro-batches count by a weight, which is 0 for some; that of a shard is so much more than another's."""
-    model, optimizer = columns(session)
+    model, optimizer = columns(session, reproducible)
     for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
         with step:
             for index, x in step:

@@ -260,10 +260,13 @@ def test_an_evaluation_may_talk_inside_its_replica_and_is_made_again_where_it_br
     assert story.finished.state.incidents
 
 
+@pytest.mark.parametrize("reproducible", [False, True])
 @pytest.mark.parametrize("apart", [0.0, 1.0])
-def test_all_workers_of_a_replica_have_to_give_a_micro_batch_one_weight(apart: float, tmp_path: Path) -> None:
+def test_all_workers_of_a_replica_have_to_give_a_micro_batch_one_weight(
+    apart: float, reproducible: bool, tmp_path: Path
+) -> None:
     """Each shard divides by the sum of its own, so that the parts of one gradient would not fit."""
-    work = partial(gangs.train_weighted, apart=apart)
+    work = partial(gangs.train_weighted, apart=apart, reproducible=reproducible)
     story = play(tmp_path, training=Training(function=work, width=2))
     if not apart:
         assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome

@@ -14,10 +14,10 @@ from elastic.control.values import CommitId
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import FormingCancelledError
-from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.heal import DonorsDifferError, exchange, heal
 from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
-from tests.effects.helpers import Circle, formed, in_threads
+from tests.effects.helpers import LONG_S, MOMENT_S, Circle, Running, formed, in_threads
 
 COMMIT = CommitId(incarnation=1, generation=1, attempt=1, step=5, lineage="abc")
 
@@ -390,3 +390,44 @@ def test_what_travels_is_the_tree_and_nothing_else():
     flat = current().tracked.flatten()
     again = tree.flatten(tree.unflatten(flat.skeleton, [t.clone() for t in flat.tensors]))
     assert tree.digest(again) == tree.digest(flat)
+
+
+def test_nobody_installs_before_all_workers_of_its_replica_can():
+    """A donor of one shard dies when another shard has arrived: the replica stays as it was, in both halves."""
+    view = SimpleNamespace(behind=(2, 3))
+    with formed(1) as across, formed(2) as inside:
+        groups = [[across[0], inside[rank]] for rank in range(2)]
+        across[0].view = SimpleNamespace(behind=())  # whatever was to arrive here has
+
+        def receive(rank):
+            return heal(groups[rank], view, None, None, LONG_S)
+
+        early = Running(lambda: receive(0))
+        time.sleep(MOMENT_S)
+        assert not early.is_over
+        assert callable(receive(1)) and callable(early.result())
+        early = Running(lambda: receive(0))
+        inside[1].cut()
+        assert isinstance(early.error(), RuntimeError)
+
+
+def test_whoever_waits_while_others_are_healed_is_as_patient_as_healing_is(monkeypatch):
+    """A collective may not take that long at other times."""
+    seen = []
+    with formed(2, collective_timeout_s=0.2) as groups:
+
+        def receive(rank):
+            if rank:
+                time.sleep(1.0)
+            return heal(groups[:1] if not rank else groups[1:], view, None, None, LONG_S)
+
+        def exchanged(group, *rest):
+            seen.append(group.gather_words([group.rank]))
+            return lambda: None
+
+        view = SimpleNamespace(behind=(1,))
+        monkeypatch.setattr("elastic.train.heal.exchange", exchanged)
+        in_threads(2, receive)
+        assert seen == [[[0], [1]]] * 2
+        late = Running(lambda: groups[0].gather_words([0]))
+        assert "Limits.collective_timeout_s=0.2" in str(late.error())

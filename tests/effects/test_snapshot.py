@@ -184,7 +184,7 @@ def test_healed_state_is_installed_when_the_copies_are_done(book: Book, idle: No
     solo, installed = book.solo(), list[int]()
     form = solo.link.form
     monkeypatch.setattr(solo.link, "form", lambda view: form(replace(view, behind=(0,) if view.generation > 1 else ())))
-    monkeypatch.setattr("elastic.train.session.exchange", exchange)
+    monkeypatch.setattr("elastic.train.session.heal", exchange)
     failure = once(1, "batch", lambda step, training: solo.break_generation())
 
     def hook(step: Any, training: Training, place: str) -> None:

@@ -29,8 +29,22 @@ def test_the_flight_page_says_when_it_is_the_users_turn(solo):
     assert seen == in_step | computing | dict.fromkeys(("before", "applied", "after"), {Flying.OUTSIDE})
 
 
+@pytest.mark.parametrize("place", ["batch", "backward", "reduced"])
+def test_a_backward_of_the_users_own_after_an_attempt_that_broke_is_no_part_of_a_step(solo, place):
+    """Right after the `with`, and before the next one: a norm of gradients that is looked at, say."""
+
+    def hook(step, training, where):
+        breaks(step, training, where)
+        if where in ("before", "after"):
+            training.model(torch.ones(2, 3).double()).sum().backward()
+
+    breaks = once(1, place, lambda step, training: solo.break_generation())
+    assert_like_a_plain_loop(solo.run(trained(hook)))
+    assert breaks.calls
+
+
 def test_a_joiner_whose_first_generation_ends_before_it_begins_starts_at_the_step_of_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr("elastic.train.session.exchange", lambda *about: lambda: None)  # nobody is there to heal it
+    monkeypatch.setattr("elastic.train.session.heal", lambda *about: lambda: None)  # nobody is there to heal it
 
     class Late(Solo):
         def _answer(self, event):
@@ -74,7 +88,7 @@ def test_the_groups_of_a_failed_forming_are_closed_and_one_that_is_stuck_is_left
         return lambda: None
 
     monkeypatch.setattr("elastic.train.gloo._LEFT_BEHIND", left_behind)
-    monkeypatch.setattr("elastic.train.session.exchange", exchange)
+    monkeypatch.setattr("elastic.train.session.heal", exchange)
     assert_like_a_plain_loop(Anew(tmp_path).run(trained()))
     assert [type(one).__name__ for one in left_behind if one is not None] == ["ProcessGroupGloo"]
 

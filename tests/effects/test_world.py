@@ -22,7 +22,7 @@ from tests.effects.idiom import Training, assert_like_a_plain_loop, once, raised
 class Part:
     """One member's end, as far as its WORLD needs it; members of a test share a process, so none is torch's WORLD."""
 
-    mute, inner, nccl, width = "", None, None, 1
+    mute, inner, nccl, width, has_talked_on_gpu = "", None, None, 1, False
 
     def __init__(self, group):
         self.group, self.rank, self.replicas = group, group.rank, group.size
@@ -49,6 +49,7 @@ class Part:
     inner_group = Replica.inner_group
     unless_broken = Replica.unless_broken
     confirm = Replica.confirm
+    has_to_confirm = Replica.has_to_confirm
 
     def _live_group(self):
         return self.group
@@ -95,6 +96,20 @@ def test_what_was_said_after_the_sums_counts_once_all_have_it(worlds):
         one.has_talked_on_gpu = True
     assert in_threads(3, lambda rank: replicas[rank].confirm()) == [None] * 3
     assert not any(one.has_talked_on_gpu for one in replicas)
+    waiting = [Running(replicas[rank].confirm) for rank in (0, 1)]
+    replicas[2].group.cut()
+    assert all(isinstance(one.error(), AttemptBroken) for one in waiting)
+
+
+def test_so_it_is_among_the_workers_of_a_replica_whoever_of_them_has_said_something(worlds):
+    """They say it before they give their word that they can apply, of which it is a part."""
+    replicas = [one._replica for one in worlds]
+    for one in replicas:
+        one.inner, one.nccl = one.group, object()
+        one._live_group = None
+    replicas[0].has_talked_on_gpu = True
+    assert all(one.has_to_confirm for one in replicas)
+    assert in_threads(3, lambda rank: replicas[rank].confirm()) == [None] * 3
     waiting = [Running(replicas[rank].confirm) for rank in (0, 1)]
     replicas[2].group.cut()
     assert all(isinstance(one.error(), AttemptBroken) for one in waiting)

@@ -131,14 +131,26 @@ def test_who_has_applied_what_the_others_went_on_from_is_told_nothing():
 
 
 def test_each_shard_is_healed_by_whoever_holds_it():
-    """Both replicas are whole: one is prepared, of the other only shard 0 is."""
+    """Both replicas are whole: one is prepared, of the other only shard 0 is, which is healed with its neighbour."""
     ws = gangs()
     ws.break_("w0")
     for worker in ("w0", "w1", "w2"):
         ws.answer(worker, 4, prepared=True)
     ws.answer("w3", 4)
     assert ws.members == ["w0", "w1", "w2", "w3"]
-    assert (ws.view.resume.step, ws.view.donors, ws.view.behind) == (5, (0, 1, 2), (3,))
+    assert (ws.view.resume.step, ws.view.donors, ws.view.behind) == (5, (0, 1), (2, 3))
+
+
+def test_who_is_prepared_beside_one_who_is_not_gives_what_nobody_else_holds():
+    """Else it applies the update no sooner than its neighbour is healed: a donor may die before that."""
+    ws = gangs()
+    ws.break_("w0")
+    ws.answer("w0", 5)
+    ws.answer("w1", 4)
+    ws.answer("w2", 4)
+    ws.answer("w3", 4, prepared=True)
+    assert ws.view.resume.step == 5
+    assert (ws.names(ws.view.donors), ws.names(ws.view.behind)) == (["w0", "w3"], ["w1", "w2"])
 
 
 def test_holders_in_broken_replicas_wait_until_these_are_whole():
