@@ -173,7 +173,7 @@ def test_who_changes_parameters_elsewhere_says_so(book: Book, idle: None) -> Non
 
 
 def test_healed_state_is_installed_when_the_copies_are_done(book: Book, idle: None, monkeypatch: Any) -> None:
-    def exchange(group: Any, view: View, tracked: Any, *about: Any) -> Any:
+    def heal(groups: Any, view: View, tracked: Any, *about: Any) -> Any:
         def install() -> None:
             for tensor in tracked.flatten().tensors if view.behind else ():
                 tensor.fill_(1)
@@ -184,7 +184,7 @@ def test_healed_state_is_installed_when_the_copies_are_done(book: Book, idle: No
     solo, installed = book.solo(), list[int]()
     form = solo.link.form
     monkeypatch.setattr(solo.link, "form", lambda view: form(replace(view, behind=(0,) if view.generation > 1 else ())))
-    monkeypatch.setattr("elastic.train.session.heal", exchange)
+    monkeypatch.setattr("elastic.train.session.heal", heal)
     failure = once(1, "batch", lambda step, training: solo.break_generation())
 
     def hook(step: Any, training: Training, place: str) -> None:

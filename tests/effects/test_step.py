@@ -78,17 +78,17 @@ def test_the_groups_of_a_failed_forming_are_closed_and_one_that_is_stuck_is_left
             else:
                 super()._answer(event)
 
-    left_behind, exchanged = [], []
+    left_behind, healed = [], []
 
-    def exchange(group, *about):
-        exchanged.append(group)
-        if len(exchanged) == 1:
-            group.leave_behind()
+    def heal(groups, *about):
+        healed.append(groups)
+        if len(healed) == 1:
+            groups[0].leave_behind()
             raise error
         return lambda: None
 
     monkeypatch.setattr("elastic.train.gloo._LEFT_BEHIND", left_behind)
-    monkeypatch.setattr("elastic.train.session.heal", exchange)
+    monkeypatch.setattr("elastic.train.session.heal", heal)
     assert_like_a_plain_loop(Anew(tmp_path).run(trained()))
     assert [type(one).__name__ for one in left_behind if one is not None] == ["ProcessGroupGloo"]
 
