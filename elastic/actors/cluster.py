@@ -3,8 +3,10 @@
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import ray
 
@@ -14,7 +16,19 @@ from elastic.settings import Scaling
 log = logging.getLogger("elastic")
 
 _CONNECT_S = 5.0
+_CHANGING = threading.Lock()
 _OBJECT_STORE_BYTES = 256 << 20
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The connection that `cluster` has made for this process: how many use it, and whether the cluster is its own."""
+
+    users: int = 0
+    is_local: bool = False
+
+
+_OPENED = _Opened()
 
 
 @contextmanager
@@ -22,22 +36,34 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[bool]:
     """Be connected to a cluster within the context; yields whether it ends with it.
 
     In this order: the connection this process has; `address`; a running cluster on this machine (`ray start`, or the
-    one a submitted job runs in); a local one, which ends with the context.
+    one a submitted job runs in); a local one, which ends with the last context, where several threads are in one.
 
     Raises:
         NoClusterError: nothing answers at the address.
     """
-    if ray.is_initialized():
+    with _CHANGING:
+        is_the_users = ray.is_initialized() and not _OPENED.users
+        if not is_the_users:
+            if not _OPENED.users:
+                _open(address, scaling)
+            _OPENED.users += 1
+    if is_the_users:
         yield False
         return
-    is_local = False
-    if address is not None or not _connect("auto"):
-        is_local = address is None
-        _require(address, scaling)
     try:
-        yield is_local
+        yield _OPENED.is_local
     finally:
-        ray.shutdown()
+        with _CHANGING:
+            _OPENED.users -= 1
+            if not _OPENED.users:
+                ray.shutdown()
+
+
+def _open(address: str | None, scaling: Scaling) -> None:
+    _OPENED.is_local = False
+    if address is not None or not _connect("auto"):
+        _require(address, scaling)
+        _OPENED.is_local = address is None
 
 
 @contextmanager

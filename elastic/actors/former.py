@@ -195,6 +195,7 @@ def _ask(
             names = ", ".join(sorted(left.name for left in whom))
             log.warning("%s of an earlier life have not answered in %.0f s: waiting on", names, _ANSWER_S)
             ray.wait(list(calls.values()), timeout=patience_s - _ANSWER_S)
+            ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
     answers = {}
     for left, asked in calls.items():
         try:

@@ -407,6 +407,7 @@ class RayFleet:
                 self._staff.stand_ins.keep(self._workers(), self._monitors.admission.shunned, self._loading())
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
+                unplaced = [(name, hand) for name, hand in unplaced if hand.pid or hand.address is None]  # else: silent
             for name, hand in unplaced:
                 self._look_for(name, hand)
 

@@ -86,7 +86,10 @@ class Staff:
     def start_in_slot(self, worker: str, hand: Hand) -> None:
         """A new process, which waits for its place by itself."""
         name = actor_name(self._settings.run, self._settings.incarnation, worker)
-        self._begin(worker, hand, self._actor_in_slot(name, hand), {})
+        try:
+            self._begin(worker, hand, self._actor_in_slot(name, hand), {})
+        except _NOT_STARTED as error:
+            self._lost(worker, error)
 
     def man(self, worker: str, hand: Hand) -> None:
         """A process for a worker whose place is known: a stand-in, if one is ready there."""
@@ -139,10 +142,7 @@ class Staff:
         log.info("a stand-in can not be %s, and a new process takes its place: %s", worker, type(error).__name__)
         hand.kill()
         hand.is_in_slot, hand.holder = True, None
-        try:
-            self.start_in_slot(worker, hand)
-        except _NOT_STARTED as failed:
-            self._lost(worker, failed)
+        self.start_in_slot(worker, hand)
 
     def _actor_in_slot(self, name: str, hand: Hand) -> Any:
         assert hand.group is not None, name

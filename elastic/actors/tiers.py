@@ -14,6 +14,7 @@ from elastic.checkpoint.catalog import Candidate, Choice, Holder, Start, candida
 from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
+from elastic.checkpoint.manifest import is_visible
 from elastic.checkpoint.reach import NEWEST, Reach
 from elastic.checkpoint.reader import Inventory, is_bad, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
@@ -275,7 +276,11 @@ class Tiers:
         starts = _failed_starts([*blamed, *recorded.blamed], forks)
         those = candidates(inventory.holders, self._run, forks, quarantined)
         left_out = candidates(inventory.holders, self._run, forks) if quarantined else ()
-        self._durable = max(self._durable, *(one.commit.step for one in those if _is_all_durable(one)), -1)
+        durable = [one.commit for one in those if _is_all_durable(one)]
+        if not _is_durable_heard(inventory):  # what cannot be read now is there all the same, as its list says
+            told = (one for one in recorded.durable if is_visible(one, _in_order(forks)))
+            durable += [one for one in told if not any(one.same_state(bad) for bad in quarantined)]
+        self._durable = max(self._durable, *(one.step for one in durable), -1)
         return Seen(
             candidates=those,
             forks=_in_order(forks),

@@ -160,7 +160,7 @@ def start_worker_actor(
         resources: of Ray, by name. as_stand_in: see `WorkerActor`.
     """
     options: dict[str, Any] = {"concurrency_groups": _GROUPS, "max_restarts": 0}
-    others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU")}
+    others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU", "memory")}
     return (
         ray.remote(**options)(WorkerActor)
         .options(
@@ -169,6 +169,7 @@ def start_worker_actor(
             lifetime="detached",
             num_cpus=resources.get("CPU", 0),
             num_gpus=resources.get("GPU", 0),
+            memory=resources.get("memory"),
             resources=others,
             scheduling_strategy=strategy,
         )

@@ -339,11 +339,14 @@ class Arena:
         return [slot for slot in self._slots if slot.capacity >= payload_bytes and slot.is_there]
 
     def _remove_below(self, payload_bytes: int, keep: Slot | None = None) -> None:
-        """Remove slots that are too small, or have no name any more, unless they are being written."""
+        """Remove slots that are too small, or have no name any more, unless they are being written.
+
+        What somebody reads stays, like what an earlier worker has left, until there is something newer.
+        """
         fitting = self._fitting(payload_bytes)
         for slot in self._slots:
             if slot not in fitting and slot is not keep and not slot.is_busy:
-                slot.remove()
+                slot.remove() if slot.begin() else slot.close()
         self._slots = [slot for slot in self._slots if slot in fitting or slot is keep or slot.is_busy]
 
     def _has_room_beside(self, payload_bytes: int, slots: int) -> bool:

@@ -52,7 +52,7 @@ def run(
 
         chosen = replace(chosen, chaos=Chaos(enable_fault_injection=True, schedule=chaos))
     arguments = {one: getattr(chosen, one) for one in _ARGUMENTS}
-    result = fit(train_fn, **arguments)
+    result = fit(train_fn, config=config, **arguments)  # what it leaves out is in no other file either
     facts = {
         "run_dir": result.run_dir,
         "steps": result.steps,

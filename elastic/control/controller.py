@@ -51,7 +51,7 @@ from elastic.control.outcome import Ending
 from elastic.control.poison import after, noted
 from elastic.control.pruning import note_trained, prune
 from elastic.control.remediation import Kind, Policy
-from elastic.control.restored import found, refused, restored
+from elastic.control.restored import found, go_on, refused, restored
 from elastic.control.restoring import come_late, consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.room import crowded
@@ -123,7 +123,7 @@ def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
 
 def _parked(turn: Turn, event: ev.WorkerParked) -> None:
     record = turn.worker(event.worker)
-    if record.standing not in (Standing.REQUESTED, Standing.LOADING):
+    if record.standing not in (Standing.REQUESTED, Standing.LOADING) or record.restoring is not None:
         return
     if record.standing is Standing.LOADING:
         turn.tend(loading_s=(*turn.state.care.loading_s, turn.attended_s - record.since_s)[-KEPT:])
@@ -197,7 +197,7 @@ def _departed(turn: Turn, event: ev.WorkerDeparted) -> None:
 
 def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> None:
     """What a loss means in each phase; `before` is the standing that was lost."""
-    if before in (Standing.REQUESTED, Standing.LOADING):
+    if before in (Standing.REQUESTED, Standing.LOADING) and turn.worker(name).restoring is None:
         count_start_failure(turn, name, evidence)
     phase = turn.state.phase
     if phase in (Phase.STARTING, Phase.WAITING):
@@ -258,10 +258,11 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    if turn.worker(event.worker).standing is Standing.PARKED:
+    if turn.worker(event.worker).standing in (Standing.PARKED, Standing.LOADING):
         return  # it has answered before, and its state is being replaced
     is_void = any(fork.voids(event.commit) for fork in turn.state.forks)  # it could not restore what the others did
-    is_old = is_of_old(turn, event.worker, event.commit) or is_left_of_a_rewind(turn, event)
+    is_behind = (event.prepared or event.commit).step < max((turn.state.published, *turn.state.published_ahead))
+    is_old = is_behind or is_of_old(turn, event.worker, event.commit) or is_left_of_a_rewind(turn, event)
     is_healed = event.healed and not is_void and not is_old
     prepared = None if is_void else event.prepared
     record = turn.worker(event.worker)
@@ -327,6 +328,9 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
         return
     if record.standing is Standing.LOADING and record.restoring is not None:  # who waits has loaded it, or never will
         come_late(turn, record.name)
+        if state.phase is Phase.WAITING:
+            go_on(turn)
+        return
     if state.phase is Phase.WAITING:
         save_again(turn, record)
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):

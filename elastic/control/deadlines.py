@@ -3,6 +3,7 @@
 from itertools import takewhile
 
 from elastic.control import events as ev
+from elastic.control.commands import Fence
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
@@ -19,7 +20,6 @@ from elastic.control.values import IncidentClass
 from elastic.control.watching import gets_on, watch_forming, watch_freezing, watch_steps
 
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
-LISTENS_S = 0.5  # ticks come more often, so what was said in a longer pause is yet to be taken in
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
 
 
@@ -28,16 +28,11 @@ def discount_absence(turn: Turn) -> None:
     state, now_s = turn.state, turn.now_s
     elapsed_s = 0.0 if state.seen_s is None else now_s - state.seen_s
     turn.change(seen_s=now_s)
-    if unheard_s := _beyond(elapsed_s, LISTENS_S):
-        turn.change(heard_s=turn.tally.hosts.shift(unheard_s))
-    if absent_s := _beyond(elapsed_s, LATE_S):
-        turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
-        turn.change(care=state.care.moved_by(absent_s))
-
-
-def _beyond(elapsed_s: float, usual_s: float) -> float:
-    """Seconds, less than none where the clock went back."""
-    return elapsed_s - min(max(elapsed_s, 0.0), usual_s)
+    if 0.0 <= elapsed_s <= LATE_S:
+        return
+    # All of it: what was said meanwhile is taken in with the next turns, and whoever has said it is not silent.
+    turn.change(absent_s=state.absent_s + elapsed_s, phase_since_s=state.phase_since_s + elapsed_s)
+    turn.change(heard_s=turn.tally.hosts.shift(elapsed_s), care=state.care.moved_by(elapsed_s))
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -59,7 +54,8 @@ def _expire_loading(turn: Turn) -> None:
         still = "not at its first step" if worker.restoring is None else f"has not loaded step {worker.restoring.step}"
         why = f"{still} after Limits.load_timeout_s={limit_s}"
         turn.fence(worker.name, why)
-        count_start_failure(turn, worker.name, why)
+        if worker.restoring is None:
+            count_start_failure(turn, worker.name, why)
 
 
 def _expire_restore(turn: Turn) -> None:
@@ -180,7 +176,8 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     suspects = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
     expired = [member for member in suspects if turn.attended_s - member.since_s > lease_s]
     for member in expired:
-        turn.exile(member.name, "its lease has run out")
+        turn.set_worker(member.name, standing=Standing.DEAD, fenced=True)
+        turn.do(Fence(worker=member.name, reason="its lease has run out"))  # its slot is needed
         turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
     if expired:
         try_form(turn)

@@ -46,6 +46,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     ev.RestoreFound: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED), _FREEZING: (_ENDED,)},
     ev.Restored: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
     ev.RestoreRefused: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
+    ev.Overdue: {_WAITING: (_FORMING, _ENDED)},
     ev.WorkerParked: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED)},
     ev.WorkerLost: {**_GONE, _RUNNING: (_FREEZING,), _FREEZING: (), _FORMING: (_FREEZING,)},
     ev.WorkerDead: _GONE,

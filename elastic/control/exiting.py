@@ -53,7 +53,9 @@ def see_off(turn: Turn) -> None:
     if leaving is None or turn.state.phase not in (Phase.RUNNING, Phase.WAITING):
         return
     saved = _saved(turn)
-    if leaving.step is not None and saved >= leaving.step:
+    if _is_at_rest(turn) and turn.settings.checkpoint is None:
+        exits_at_once(turn)
+    elif (leaving.step is not None and saved >= leaving.step) or (_is_at_rest(turn) and saved >= _held(turn)):
         _end(turn, f"step {saved} is saved" if saved >= 0 else "there was nothing to save yet")
     elif turn.now_s > leaving.until_s:
         within = f"Limits.exit_timeout_s={turn.settings.limits.exit_timeout_s}"
@@ -61,6 +63,18 @@ def see_off(turn: Turn) -> None:
         _end(turn, f"not all of it could be saved within {within}: {kept}")
     elif leaving.step is None and turn.state.phase is Phase.RUNNING:
         turn.pause(leaving.reason)
+
+
+def _is_at_rest(turn: Turn) -> bool:
+    """The run waits, and saves what it holds: no generation is formed any more for which all would stop."""
+    leaving = turn.state.care.leaving
+    return turn.state.phase is Phase.WAITING and leaving is not None and leaving.step is None
+
+
+def _held(turn: Turn) -> int:
+    """The newest step that live workers hold, -1 if they hold none."""
+    state = turn.tally.holders.resumable()
+    return -1 if state is None else state[0]
 
 
 def _end(turn: Turn, how: str) -> None:

@@ -425,9 +425,10 @@ def _order(gang: Gang, giving: AbstractSet[str]) -> int:
 
 def start_if_ready(turn: Turn) -> None:
     """Begin once every worker that has a slot stands at the door, and they are enough."""
-    low, high = turn.settings.scaling.bounds
-    ready = turn.tally.ready.whole
     if turn.state.restore is not None and not is_restored(turn):
         return
-    if ready >= low and (ready >= high or not turn.tally.standings[Standing.LOADING]):
+    low, high = turn.settings.scaling.bounds
+    ready = turn.tally.ready.whole
+    others_come = any(one.restoring is None for one in turn.many(turn.tally.standings[Standing.LOADING]))
+    if ready >= low and (ready >= high or not others_come):
         try_form(turn)

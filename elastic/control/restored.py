@@ -11,7 +11,7 @@ from elastic.control.values import CommitId
 
 def found(turn: Turn, event: ev.RestoreFound) -> None:
     if take_answer(turn, event):
-        _go_on(turn)
+        go_on(turn)
 
 
 def restored(turn: Turn, event: ev.Restored) -> None:
@@ -23,7 +23,7 @@ def restored(turn: Turn, event: ev.Restored) -> None:
         )
     else:
         come_late(turn, event.worker)
-    _go_on(turn)
+    go_on(turn)
 
 
 def refused(turn: Turn, event: ev.RestoreRefused) -> None:
@@ -33,7 +33,7 @@ def refused(turn: Turn, event: ev.RestoreRefused) -> None:
         turn.set_worker(event.worker, standing=Standing.PARKED, refused=True, kept=event.kept, prepared=None)
     else:
         come_late(turn, event.worker, event.kept)
-    _go_on(turn)
+    go_on(turn)
 
 
 def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
@@ -46,7 +46,8 @@ def _is_wanted(turn: Turn, commit: CommitId) -> bool:
     return restore is not None and restore.commit is not None and restore.commit.same_state(commit)
 
 
-def _go_on(turn: Turn) -> None:
+def go_on(turn: Turn) -> None:
+    """Whoever was waited for at the door has said something."""
     if turn.state.phase is Phase.STARTING:
         start_if_ready(turn)
     elif turn.state.phase is Phase.WAITING:

@@ -146,7 +146,8 @@ def come_late(turn: Turn, name: str, kept: CommitId | None = None) -> None:
     Args:
         kept: what it holds instead, of worth only to a restore under way.
     """
-    kept = kept if turn.state.restore is not None else None
+    is_of_use = turn.state.restore is not None and kept is not None and kept.step >= turn.state.published
+    kept = kept if is_of_use else None
     turn.set_worker(name, standing=Standing.PARKED, restoring=None, prepared=None, kept=kept)
 
 

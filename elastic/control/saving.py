@@ -14,9 +14,10 @@ def save_what_is_held(turn: Turn) -> None:
     state = holders.resumable()
     if turn.settings.checkpoint is None or state is None or state[0] < 0:
         return
-    held = holders.commits[state]
+    held, tally = holders.commits[state], turn.tally
+    ranked = tally.by_rank(name for name in held if name in tally.ranks)  # who stages usually has slots: it comes first
     first: dict[tuple[str, int], str] = {}
-    for worker in turn.many(held):
+    for worker in turn.many((*ranked, *tally.by_start(held.keys() - tally.ranks.keys()))):
         if worker.prepared is None:
             first.setdefault((worker.node, worker.shard), worker.name)
     asked = tuple(sorted(set(first.values()) - set(turn.state.saving)))

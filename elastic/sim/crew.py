@@ -130,7 +130,8 @@ class Crew(Door):
 
     def begin_to_form(self, worker: SimWorker, view: View) -> None:
         before = worker.state.generation
-        if self.signal(worker, Signal.FORM, generation=view.generation) is Verdict.DONE:
+        resumed = None if view.rank_of(worker.name) in view.behind else view.resume
+        if self.signal(worker, Signal.FORM, generation=view.generation, commit=resumed) is Verdict.DONE:
             self.check_not_of_old(worker, view.generation, before)
             worker.view = view
 

@@ -54,8 +54,6 @@ class GangWorld(World):
         return super().is_there(other, view) and not is_busy
 
     def signal(self, worker: SimWorker, signal: Signal, **details: Any) -> Verdict:
-        if signal is Signal.FORM and self.workers[worker.name].state.stage in (Stage.FROZEN, Stage.PARKED):
-            details["commit"] = self.resumed_by(worker, details["generation"])
         before = worker.state.stage
         verdict = super().signal(worker, signal, **details)
         decision = self.deciding.get(worker.name)
@@ -64,13 +62,6 @@ class GangWorld(World):
             if len(self.agreements[decision]) < self.width and self.rng.random() < 0.5:
                 self.agreements[decision].discard(worker.name)
         return verdict
-
-    def resumed_by(self, worker: SimWorker, generation: int) -> CommitId | None:
-        """What it resumes from by itself in this generation, None if it is healed to it, or if that is an old one."""
-        view = self.ws.view
-        if generation != self.ws.generation or view.rank_of(worker.name) in view.behind:
-            return None
-        return view.resume
 
     def may_install(self, worker: SimWorker, view: View) -> bool:
         """Once all workers of its replica have received what they lack."""

@@ -145,6 +145,8 @@ class Restores(World):
             self.restore(worker, command)
 
     def form(self, worker: SimWorker) -> None:
+        if self.now_s < self.loads_until_s.get(worker.name, 0.0):
+            return  # its training thread is busy
         view, pending = self.ws.view, worker.pending
         if pending is not None and any(fork.voids(pending) for fork in view.forks):
             worker.pending = None
@@ -161,16 +163,21 @@ class Restores(World):
             return
         self.answers[worker.name] = command.number, None
         is_slow = self.rng.random() < SLOW
+        self.struck |= {worker.name} if is_slow else set()
         takes_s = self.rng.uniform(*SLOW_S) if is_slow else self.delay_s()
         done_s = max(self.now_s, self.loads_until_s.get(worker.name, 0.0)) + takes_s
         self.loads_until_s[worker.name] = worker.since_s = done_s
         worker.moved_s = self.now_s
-        self.later(done_s - self.now_s, self.loaded, worker, command.commit)
+        where = worker.state.incarnation, worker.state.generation
+        self.later(done_s - self.now_s, self.loaded, worker, command.commit, where)
 
-    def loaded(self, worker: SimWorker, commit: CommitId) -> None:
-        """Not where it was called to join the others meanwhile: they hand it what they hold."""
-        if not worker.is_alive or worker.is_hung or worker.state.stage not in (Stage.PARKED, Stage.FROZEN):
+    def loaded(self, worker: SimWorker, commit: CommitId, where: tuple[int, int]) -> None:
+        """Not where it was called to join the others meanwhile, who hand it what they hold, or has another driver."""
+        is_at_door = worker.state.stage in (Stage.PARKED, Stage.FROZEN)
+        is_void = (worker.state.incarnation, worker.state.generation) != where
+        if not worker.is_alive or worker.is_hung or not is_at_door or is_void:
             return
+        answer: tuple[type[ev.WorkerEvent], dict[str, Any]]
         if self.can_read(worker, commit):
             worker.pending, worker.unpublished = None, []
             self.done(worker, Signal.RESTORED, commit=commit)

@@ -58,7 +58,7 @@ class Link:
         self._contact_s = time.monotonic()
         self._pause_generation, self._pause_due_s = 0, 0.0
         self._to_restore: CommitId | None = None
-        self._restore_number = 0
+        self._restore_number = self._restores_for = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
         self._is_forsaken = self._has_saved = self._is_asked_to_save = False
         self._saved: CommitId | None = None
@@ -302,6 +302,7 @@ class Link:
                 return SaveOrder(self._is_asked_to_save)
             to_restore, self._to_restore = self._to_restore, None
             if to_restore is not None and self._state.stage in (Stage.PARKED, Stage.FROZEN):
+                self._restores_for = self._state.incarnation
                 return to_restore
             return self._view if self._state.stage is Stage.FORMING else None
 
@@ -327,13 +328,15 @@ class Link:
     def restored(self, commit: CommitId, install: Callable[[], object], report: ev.Restored) -> None:
         """Install what was loaded, under the lock: a freeze sees the state before or after it.
 
-        Not where the others have gone on meanwhile, and called this worker to join them: they hand it what they hold.
+        Not where the others have gone on meanwhile, and called this worker to join them: they hand it what they hold;
+        nor where a newer driver was told what it holds instead.
 
         Raises:
             Exception: what `install` raises; this worker then holds no state of worth.
         """
         with self._lock:
-            if self._state.stage not in (Stage.PARKED, Stage.FROZEN):
+            is_void = self._state.incarnation != self._restores_for
+            if is_void or self._state.stage not in (Stage.PARKED, Stage.FROZEN):
                 return
             try:
                 install()

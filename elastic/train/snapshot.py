@@ -42,6 +42,7 @@ log = logging.getLogger("elastic")
 
 _LAST_S = 30.0
 _POLL_S = 0.02
+_AGAIN_S, _TRIES = 0.5, 10  # how often room is looked for, and how many times
 
 
 @dataclass(slots=True)
@@ -177,6 +178,8 @@ class Snapshots(NoSnapshots):
     def at_door(self) -> None:
         step, self._wanted = self._wanted, None
         self._raise_failure()
+        if not self._is_stager:
+            self._let_go()
         if step is None or self.is_off or not self._is_stager:
             return
         with self._replica.page.during(Flying.SLOW, "taking a snapshot"):
@@ -200,6 +203,12 @@ class Snapshots(NoSnapshots):
             return
         self._open = self._copying = snapshot
         snapshot.stall_s = time.perf_counter() - started_s if is_usual else 0.0
+
+    def _let_go(self) -> None:
+        """Another worker of this host stages now, and needs the room; what is sealed stays until there is newer."""
+        if self._reserving is not None and self._open is None:
+            self._reserving = None
+            self._start(self._arena.close)
 
     def fence(self) -> None:
         snapshot, self._copying = self._copying, None
@@ -362,9 +371,20 @@ class Snapshots(NoSnapshots):
         return self._reserving is not None and not self._reserving.is_alive()
 
     def _reserve(self) -> None:
-        """What earlier workers have sealed here stays until there is something newer, and may leave room for one."""
-        reclaim(self._directory, self._run)
-        self._arena.reserve(self._expected_bytes, fewest=1 if scan(self._directory, self._run) else FEWEST)
+        """What earlier workers have sealed here stays until there is something newer, and may leave room for one.
+
+        Who has staged before lets go in the next moment, if it lives.
+        """
+        for left in reversed(range(_TRIES)):
+            reclaim(self._directory, self._run)
+            others = scan(self._directory, self._run)
+            try:
+                self._arena.reserve(self._expected_bytes, fewest=1 if others else FEWEST)
+                return
+            except NoRoomError:
+                if not (others and left):
+                    raise
+            time.sleep(_AGAIN_S)
 
     def _complete(self) -> None:
         """Slots for which there was no room, now that more may have given way; what somebody reads yet will later."""

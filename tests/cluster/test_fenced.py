@@ -79,7 +79,7 @@ def test_it_is_asked_for_nothing_any_more_which_would_renew_its_lease(hosts: Any
         fleet = RayFleet(RunSettings(run="fenced", limits=LIMITS), nothing, 0, events.append, crashes.append)
         monitor = 0
         try:
-            fleet.adopt(Heirloom((left,), {"w0": actor}, {"w0": 1}, {0: group}, {}))
+            fleet.adopt(Heirloom((left,), {"w0": actor}, {"w0": 1}, {}, {0: group}, {}))
             wait_for("a second question for news", lambda: asked() >= 2)
             wait_for("a beat of the monitor", lambda: any(isinstance(one, ev.HostBeat) for one in events))
             [monitor] = set(found("host_monitor")) - others

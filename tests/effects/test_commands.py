@@ -477,6 +477,20 @@ def test_a_configuration_may_name_it(fitted, tmp_path):
     assert arguments["chaos"].enable_fault_injection and arguments["chaos"].schedule == "every 60 kill"
 
 
+@pytest.mark.parametrize("how", [["train.py", "--config", "debug.yaml"], ["debug.yaml"]], ids=" ".join)
+def test_what_a_configuration_leaves_out_is_in_no_other_one(fitted, tmp_path, monkeypatch, how):
+    """Such as the one that a pod has in its environment, of the run that trains there."""
+    (tmp_path / "production.yaml").write_text("name: production\ncheckpoint:\n  persistent: gs://bucket/runs\n")
+    (tmp_path / "debug.yaml").write_text("train_fn: train.py\nseed: 5\n")
+    monkeypatch.setenv("ELASTIC_CONFIG", str(tmp_path / "production.yaml"))
+    monkeypatch.chdir(tmp_path)
+    done = elastic("run", *how)
+    assert done.exit_code == 0, done.output
+    ((_, arguments),) = fitted
+    assert arguments["config"] == Path("debug.yaml")
+    assert arguments["name"] is None and arguments["checkpoint"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -78,14 +78,14 @@ def fresh() -> Member:
     return Member(seed=2, steps=0)
 
 
-def heal(group, member):
+def handed_on(group, member):
     exchange(group, group.view, member.tracked, Landing())()
 
 
 def shares(members, donors, behind):
     """Has the members exchange and install; returns their digests."""
     with formed(len(members), resume=COMMIT, donors=donors, behind=behind) as groups:
-        in_threads(len(members), lambda rank: heal(groups[rank], members[rank]))
+        in_threads(len(members), lambda rank: handed_on(groups[rank], members[rank]))
     return [member.digests for member in members]
 
 
@@ -117,7 +117,7 @@ def test_the_state_is_striped_over_all_donors():
     with formed(4, resume=COMMIT, donors=(0, 1, 2), behind=(3,)) as groups:
         for rank in sent:
             count_sends(groups[rank], sent, rank)
-        in_threads(4, lambda rank: heal(groups[rank], members[rank]))
+        in_threads(4, lambda rank: handed_on(groups[rank], members[rank]))
     skeleton = 8 + len(flat.skeleton)
     assert sent == {0: total // 3 + skeleton, 1: 2 * total // 3 - total // 3, 2: total - 2 * total // 3}
 
@@ -147,7 +147,7 @@ def test_a_donor_that_is_slow_to_give_heals_all_the_same(monkeypatch):
             return send(tensor, rank)
 
         monkeypatch.setattr(groups[0], "send", send_late)
-        in_threads(2, lambda rank: heal(groups[rank], members[rank]))
+        in_threads(2, lambda rank: handed_on(groups[rank], members[rank]))
     assert members[1].digests == wanted
 
 
@@ -209,7 +209,7 @@ def test_a_donor_that_dies_in_the_middle_leaves_the_receiver_as_it_was(sends):
         if rank == 1:
             die_after(groups[1], sends)
         with pytest.raises((RuntimeError, FormingCancelledError)):
-            heal(groups[rank], members[rank])
+            handed_on(groups[rank], members[rank])
         for group in groups:  # who fails says so, and all are frozen
             group.cut()
 
@@ -243,7 +243,7 @@ def test_a_member_that_dies_before_the_digests_are_compared_leaves_the_receiver_
 
     def act(rank):
         with pytest.raises(RuntimeError):
-            heal(groups[rank], members[rank])
+            handed_on(groups[rank], members[rank])
 
     with formed(2, resume=COMMIT, donors=(0,), behind=(1,)) as groups:
         groups[0].gather_words = die
@@ -274,7 +274,7 @@ def divergences(members, groups):
     def act(rank):
         before = members[rank].digests
         with pytest.raises(DivergenceError) as caught:
-            heal(groups[rank], members[rank])
+            handed_on(groups[rank], members[rank])
         assert members[rank].digests == before
         return str(caught.value)
 
@@ -305,7 +305,7 @@ def test_donors_vote_on_donors_and_nobody_else_has_a_say(donors):
 
     def act(rank):
         with pytest.raises(DonorsDifferError) as caught:
-            heal(groups[rank], members[rank])
+            handed_on(groups[rank], members[rank])
         return caught.value.culprits
 
     with formed(len(members), resume=COMMIT, donors=donors, behind=(len(donors),)) as groups:
@@ -352,7 +352,7 @@ def test_wherever_a_bit_is_flipped_that_is_handed_on_it_is_found_and_all_say_who
 
     def act(rank):
         with pytest.raises(DonorsDifferError) as caught:
-            heal(groups[rank], members[rank])
+            handed_on(groups[rank], members[rank])
         return caught.value.culprits
 
     with formed(5, resume=COMMIT, donors=(0, 1, 2, 3), behind=(4,)) as groups:

@@ -167,9 +167,9 @@ def test_what_was_kept_is_given_up_where_it_makes_up_no_replica():
     assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume == commit(3)
 
 
-def two_of_three_have_loaded(**limits: float) -> BareController:
+def two_of_three_have_loaded(most: int = 3, **limits: float) -> BareController:
     """The run goes on with them from step 4, while the third loads it."""
-    ws = BareController((2, 3), checkpoint=Checkpoint(), **limits)
+    ws = BareController((2, most), checkpoint=Checkpoint(), **limits)
     ws.start()
     ws.feed(ev.RestoreFound(commit=commit(4)))
     ws.join("w0", "w1", "w2")
@@ -197,8 +197,9 @@ def nobody_waits_for(ws: BareController, worker: str) -> bool:
     ],
     ids=["loaded", "refused", "lost"],
 )
-def test_who_loads_for_long_joins_once_it_has_answered(answer: ev.Event):
-    ws = two_of_three_have_loaded()
+@pytest.mark.parametrize("most", [3, 4], ids=["all have slots", "another one has none"])
+def test_who_loads_for_long_joins_once_it_has_answered(answer: ev.Event, most: int):
+    ws = two_of_three_have_loaded(most)
     ws.tick(after_s=5.0)
     assert nobody_waits_for(ws, "w2")
     ws.feed(answer)
@@ -210,11 +211,34 @@ def test_who_loads_for_long_joins_once_it_has_answered(answer: ev.Event):
     assert ws.view.resume == commit(6) and ws.view.behind == (2,)
 
 
+@pytest.mark.parametrize("answer", [ev.Restored(worker="w2", commit=commit(4)), ev.Overdue(worker="w2", generation=0)])
+def test_what_it_loaded_is_nothing_to_go_on_from_once_others_have_gone_on(answer: ev.Event):
+    """It is taken in, nobody has healed it yet, and all others are lost."""
+    ws = two_of_three_have_loaded()
+    ws.feed(answer)
+    ws.tick(after_s=1.0)
+    ws.answer("w0", 6)
+    ws.answer("w1", 6)
+    assert "w2" in ws.members
+    ws.die("w0", "w1")
+    ws.answer("w2", 4)
+    assert ws.phase is Phase.WAITING and ws.given(FindRestore)
+
+
+def test_who_loads_for_long_is_enough_when_another_one_is_lost():
+    ws = two_of_three_have_loaded()
+    ws.die("w1")
+    ws.answer("w0", 6)
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.Overdue(worker="w2", generation=0))
+    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"] and ws.view.behind == (1,)
+
+
 def test_who_never_answers_what_it_loads_is_ended():
     ws = two_of_three_have_loaded(load_timeout_s=30.0)
-    ws.tick(after_s=29.0)
+    ws.tick(after_s=26.0)
     assert nobody_waits_for(ws, "w2") and not ws.given(Fence)
-    ws.tick(after_s=2.0)
+    ws.tick(after_s=4.0)
     assert [(one.worker, one.reason) for one in ws.given(Fence)] == [
         ("w2", "has not loaded step 4 after Limits.load_timeout_s=30.0")
     ]

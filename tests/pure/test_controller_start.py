@@ -261,7 +261,7 @@ def test_a_survivor_that_stays_silent_for_a_lease_gives_up_its_slot():
     assert ws.phase is Phase.WAITING
     ws.lose("w0")
     ws.tick(after_s=21.0)
-    assert ws.standing("w0") is Standing.EXILED and ws.addressees(cmd.Fence) == {"w0"}
+    assert ws.standing("w0") is Standing.DEAD and ws.addressees(cmd.Fence) == {"w0"}
 
 
 # --- everybody is lost ------------------------------------------------------------------------------------------------

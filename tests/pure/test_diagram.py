@@ -142,6 +142,16 @@ def restores() -> Iterator[RunState]:
         yield ws.state
         ws.feed(ev.Restored(worker=names[0], commit=commit(0)))
         yield ws.state
+    ws = BareController((2, 3), checkpoint=Checkpoint())  # the third loads for long
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(0)))
+    ws.join("w0", "w1", "w2")
+    ws.feed(ev.Restored(worker="w0", commit=commit(0)), ev.Restored(worker="w1", commit=commit(0)))
+    ws.tick(after_s=3.0)
+    ws.form()
+    ws.die("w1")
+    ws.answer("w0", 1)
+    yield ws.state
     ws = BareController(1, checkpoint=Checkpoint())
     ws.start()
     ws.feed(ev.RestoreFound(commit=None))

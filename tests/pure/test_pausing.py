@@ -1,5 +1,7 @@
 """Runs that pause, exit or restart from a tier, from the word to the end."""
 
+import pytest
+
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.holding import why_no_pause
@@ -226,6 +228,40 @@ def test_a_run_that_has_not_begun_exits_at_once():
     ws.start()
     ws.feed(ev.ExitAsked(reason="SIGTERM"))
     assert ws.state.outcome.ending is Ending.EXITED and "it had not begun" in ws.state.outcome.message
+
+
+def waits(held_by: Kind) -> BareController:
+    """It is paused, or below its minimum, after step 4; its tiers have step 3."""
+    ws = running(Kind.SHRINK, 3, checkpoint=Checkpoint())
+    ws.feed(ev.RungReached(commit=commit(3), rung="local"))
+    if held_by is Kind.PAUSE:
+        ws.feed(ev.PauseAsked())
+        stop(ws)
+    else:
+        ws.die("w1", "w2")
+        ws.answer("w0", 4)
+    assert ws.phase is Phase.WAITING
+    return ws
+
+
+@pytest.mark.parametrize("held_by", [Kind.PAUSE, Kind.CONTINUE], ids=["paused", "below the minimum"])
+def test_a_run_that_waits_exits_when_what_it_holds_is_saved(held_by):
+    """It does not wait for a generation that is not formed any more."""
+    ws = waits(held_by)
+    ws.feed(ev.ExitAsked(reason="SIGTERM"))
+    ws.tick(0.5)
+    assert ws.state.outcome is None
+    ws.feed(ev.RungReached(commit=commit(4), rung="local"))
+    ws.tick(0.5)
+    assert ws.state.outcome.message == "the run exited before its last step (SIGTERM); step 4 is saved"
+
+
+def test_a_run_that_waits_with_nothing_to_save_exits_at_once():
+    ws = running(Kind.SHRINK)
+    ws.feed(ev.PauseAsked())
+    stop(ws)
+    ws.feed(ev.ExitAsked(reason="SIGTERM"))
+    assert "nothing of it is kept" in ws.state.outcome.message
 
 
 def test_an_exit_with_nothing_to_save_ends_at_once():

@@ -57,6 +57,22 @@ def test_one_worker_of_a_node_saves_and_the_next_one_if_that_is_lost():
     assert ws.phase is Phase.WAITING and ws.addressees(cmd.Save) == {"w1"}
 
 
+def test_it_is_the_one_that_stages_whoever_answers_first():
+    """The others on its node have no slots, and there may be no room for more."""
+    ws = BareController(3, checkpoint=Checkpoint())
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None))
+    ws.place("w0", "w1", node="n")
+    ws.place("w2")
+    ws.park("w0", "w1", "w2")
+    ws.form()
+    ws.stable(3)
+    ws.die("w2")
+    ws.answer("w1", 4)
+    ws.answer("w0", 4)
+    assert ws.addressees(cmd.Save) == {"w0"}
+
+
 def gangs() -> BareController:
     """Two replicas of two workers, each on a node of its own; one of the second replica dies."""
     ws = BareController(2, width=2, checkpoint=Checkpoint())
