@@ -86,7 +86,7 @@ class HostMonitors:
             return
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         # A driver that hangs in a reset, or in a check, must not keep it from fencing.
-        groups = {"events": 1, "control": 2, "health": 2, "slow": 1}
+        groups = {"events": 1, "control": 2, "health": 2, "slow": 1, "stacks": 1}
         options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": groups}
         actor_class = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy)
         show = GpuSeries(self._run, node).show
@@ -149,7 +149,8 @@ class HostMonitors:
             self._emit(ev.StackDumped(worker=worker, stack=stack or why_not))
 
         if node in self._monitors:
-            self._then(self._monitors[node].inspect.remote(worker), tell, _ignore)
+            asked = self._monitors[node].inspect.options(concurrency_group="stacks").remote(worker)
+            self._then(asked, tell, _ignore)
 
     def fence(self, node: str, worker: str, done: Callable[[str], None]) -> None:
         """Kill a worker; `done` gets the proof of its end, empty if there is none."""

@@ -15,6 +15,7 @@ from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.records import VERIFIED
 from elastic.checkpoint.remembered import Remembered
 from elastic.checkpoint.reported import Reported
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
@@ -256,7 +257,8 @@ class RayTiers(Tiers):
                 self._changed.notify_all()
 
     def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:
-        return self._reported.of(commit.step)
+        reported, state = self._reported.of(commit.step), self._state
+        return reported if state is None or state.verified < 0 else {**reported, VERIFIED: float(state.verified)}
 
 
 def _is_going(holder: Holder, going: frozenset[tuple[str, int]], is_durable: bool) -> bool:

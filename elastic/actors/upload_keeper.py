@@ -8,6 +8,7 @@ from typing import Any
 from elastic.actors.uploading import UploadAnswer
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.records import VERIFIED
 from elastic.control.values import CommitId
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint
@@ -82,7 +83,7 @@ class UploadKeeper:
             self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
 
         metrics = dict(self._metrics(order.commit))
-        if self._checkpoint.keep.best and not metrics:
+        if self._checkpoint.keep.best and not metrics.keys() - {VERIFIED}:
             told = "checkpoints: no metric of step %d is known: it never counts among the best (Checkpoint.keep.best)"
             log.warning(told, order.commit.step)
         call = actor.commit.options(concurrency_group="upload").remote(

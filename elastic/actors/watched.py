@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.actors.processes import Process, process_state, ran_on_cpu_ns, waited_for_cpu_ns, waits_for_disk
-from elastic.actors.stacks import Dump, dump_stacks
+from elastic.actors.stacks import Dump
 from elastic.control.flight import STOPPED, Reading
 from elastic.train.flight import Flight, read_page
 
@@ -67,8 +67,7 @@ class Watched:
 
     def stacks(self) -> str:
         """Where its threads stand, or why that can not be seen; takes some seconds at most."""
-        dump = self.dump
-        return dump.stacks() if dump is not None else dump_stacks(self.pid)
+        return (self.dump or Dump(self.pid)).stacks()
 
     def reading(self, worker: str) -> Reading | None:
         flight = self.flight

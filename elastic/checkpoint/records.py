@@ -29,6 +29,7 @@ from elastic.control.values import AS_BEFORE, CommitId, Fork
 from elastic.errors import CorruptError
 
 VERSION = 1
+VERIFIED = "elastic.verified"  # beside a step's metrics: the last step of which a vote had shown that all held the same
 _NAME = re.compile(r"(\d{10})-([A-Za-z0-9._]*)-(\d+)-(\d+)")
 _FORK = re.compile(r"(\d{10})-(\d{10})-(\d{10})(?:-(\d+)-(\d+))?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -81,7 +82,8 @@ class Committed:
 
     Attributes:
         run, commit: which one. manifests: digest of each shard's manifest, by shard.
-        nbytes: of all payloads. metrics: of the step, by name, for `Keep.best`. committed_at_s: wall clock.
+        nbytes: of all payloads. metrics: of the step, by name, for `Keep.best`; and `VERIFIED`, if there was a vote.
+        committed_at_s: wall clock.
     """
 
     run: str

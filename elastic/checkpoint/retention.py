@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 
 from elastic.checkpoint.manifest import is_visible
-from elastic.checkpoint.records import Committed
+from elastic.checkpoint.records import VERIFIED, Committed
 from elastic.control.values import Fork
 from elastic.settings import Keep
 
@@ -30,9 +30,10 @@ def judged(
 ) -> list[Verdict]:
     """Decide about all durable steps of a run, newest first.
 
-    A step is *good* if it is visible and not bad. The newest good one is kept whatever the settings say; so are steps
-    that are leased, and those that cannot be read, by this release at least. Without any good step nothing is dropped:
-    what is bad for us may be all its owner has.
+    A step is *good* if it is visible and not bad. The newest good one is kept whatever the settings say, and the newest
+    of those before the last vote in which replicas had agreed; so are steps that are leased, and those that cannot be
+    read, by this release at least. Without any good step nothing is dropped: what is bad for us may be all its owner
+    has.
 
     Args:
         forks: all that are known. bad, leased: names of commits; bad are those in quarantine, or incomplete.
@@ -72,5 +73,9 @@ def _wanted(good: Sequence[Committed], keep: Keep) -> dict[str, str]:
         wanted |= {record.name: f"the first in each {keep.every} steps" for record in firsts.values()}
     for record in good[: keep.last]:
         wanted[record.name] = f"among the last {keep.last}"
+    verified = good[0].metrics.get(VERIFIED, nan)
+    sound = next((record for record in good if record.commit.step <= verified), None)
+    if sound is not None:
+        wanted[sound.name] = "what the run goes back to should replicas differ"
     wanted[good[0].name] = "the newest good step"
     return wanted

@@ -17,7 +17,7 @@ from elastic.control.starts import count_start_failure
 from elastic.control.state import Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
-from elastic.control.watching import gets_on, watch_forming, watch_freezing, watch_steps
+from elastic.control.watching import fence_the_stopped, gets_on, watch_forming, watch_freezing, watch_steps
 
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
@@ -153,6 +153,7 @@ def _doubt_absent_joiners(turn: Turn) -> None:
 
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:
     expire_leaving(turn)
+    fence_the_stopped(turn)
     limit_s = turn.settings.limits.finish_timeout_s
     if turn.waited_s() <= limit_s:
         return

@@ -1,11 +1,12 @@
 """Pure. A host that is not heard any more is knocked at: its kernel answers for it, however busy its processes are.
 
 A beat that does not come may have many causes; that nothing at all comes back has one. So who is out of reach is known
-before the time is over that a monitor may take.
+before the time is over that a monitor may take; and a host that answers is knocked at again and again, and has more time.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import inf
 
 from elastic.control import events as ev
 from elastic.control.commands import Knock
@@ -18,27 +19,40 @@ _AT_ONCE, _OTHERS = 8, 4
 
 
 def knock_at_the_silent(turn: Turn) -> None:
-    """While members wait for others: once in each silence of a host, at a member on it, and at some that are heard."""
+    """While members wait for others: at a member on each host that is silent, and at some that are heard.
+
+    Once in each silence, and again where it was answered.
+    """
     if turn.state.phase is Phase.RUNNING and not turn.tally.hosts.waiting:
         return
     limits, hosts = turn.settings.limits, turn.tally.hosts
     within_s = max(_DOUBTED_AFTER * limits.heartbeat_timeout_s, _BEATS * limits.heartbeat_polling_period_s)
-    silent = (node for node in hosts.silent_for(within_s, turn.now_s) if node not in turn.state.knocked)
+    knocked_at, answered = turn.state.knocked, turn.state.answered
+    silent = (
+        node
+        for node in hosts.silent_for(within_s, turn.now_s)
+        if node not in knocked_at or turn.now_s - answered.get(node, inf) > within_s
+    )
     doubted = dict(islice(_one_of_each(turn, silent), _AT_ONCE))
     if not doubted:
         return
     others = tuple(name for _, name in islice(_one_of_each(turn, hosts.heard_within(within_s, turn.now_s)), _OTHERS))
     if others:  # else the driver is cut off itself
-        turn.change(knocked=turn.state.knocked.union(doubted))
+        again = {node: inf for node in doubted if node in answered}
+        turn.change(knocked=knocked_at.union(doubted), answered={**answered, **again})
         why = f"nothing was heard of {', '.join(doubted)} for {within_s:g} s"
         turn.do(Knock(workers=tuple(doubted.values()), others=others, reason=why))
 
 
 def knocked(turn: Turn, event: ev.Knocked) -> None:
     """What has been heard again since is not out of reach."""
-    workers = turn.state.workers
-    nodes = {workers[name].node for name in event.unreached if name in workers}
-    turn.change(unreached=turn.state.unreached | (nodes & turn.state.knocked))
+    state, workers = turn.state, turn.state.workers
+    asked, out = (
+        {workers[name].node for name in names if name in workers} & state.knocked
+        for names in (event.workers, event.unreached)
+    )
+    answered = {node: at_s for node, at_s in state.answered.items() if node not in out}
+    turn.change(unreached=state.unreached | out, answered=answered | dict.fromkeys(asked - out, turn.now_s))
 
 
 def _one_of_each(turn: Turn, nodes: Iterable[str]) -> Iterator[tuple[str, str]]:

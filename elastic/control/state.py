@@ -233,6 +233,7 @@ class RunState:
         care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         knocked: nodes that were knocked at since they were heard last. unreached: from which nothing came back.
+        answered: those whose kernel did answer, and when; infinity while they are knocked at again.
         steps_s: how long the last steps took.
         incidents: those under treatment, and the last ones before them; failures: how many there were.
         world_sizes: replicas of the last generations that trained; trained: how many did.
@@ -284,6 +285,7 @@ class RunState:
     readings: Mapping[str, Reading] = field(default_factory=PersistentMap)
     knocked: frozenset[str] = frozenset()
     unreached: frozenset[str] = frozenset()
+    answered: Mapping[str, float] = field(default_factory=dict)
     steps_s: tuple[float, ...] = ()
     incidents: tuple[Incident, ...] = ()
     failures: int = 0

@@ -28,6 +28,7 @@ from elastic.settings import RunSettings
 
 _SPECIFIC = list(IncidentClass)
 _THERE = tuple(standing for standing in Standing if standing not in (*OVER, Standing.SUSPECT))
+_ANSWERS_TIMES = 8.0  # as long as the others a host may be silent whose kernel answers: its monitor is being replaced
 _MAX_EVIDENCE = 16  # an incident keeps its first signals; the journal keeps them all
 
 
@@ -253,7 +254,8 @@ class Turn:
         self.change(heard_s=self.tally.hosts.hear(nodes, self.now_s))
         if not self.state.knocked.isdisjoint(nodes):
             knocked, unreached = self.state.knocked.difference(nodes), self.state.unreached.difference(nodes)
-            self.change(knocked=knocked, unreached=unreached)
+            answered = {node: at_s for node, at_s in self.state.answered.items() if node in knocked}
+            self.change(knocked=knocked, unreached=unreached, answered=answered)
 
     @property
     def barred(self) -> frozenset[str]:
@@ -263,11 +265,16 @@ class Turn:
         return frozenset(state.care.quarantine).union(state.leaving, silent)
 
     def is_silent(self, node: str) -> bool:
-        """It used to be heard, by its monitor or its workers, and is not any more; or nothing comes back from it."""
+        """It used to be heard, by its monitor or its workers, and is not any more; or nothing comes back from it.
+
+        A host whose kernel answers is there, and its monitor may soon be replaced: that has more time.
+        """
         heard_s = self.state.heard_s.get(node)
         if heard_s is None:
             return False
-        return node in self.state.unreached or self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s
+        times = _ANSWERS_TIMES if node in self.state.answered else 1.0
+        limit_s = times * self.settings.limits.heartbeat_timeout_s
+        return node in self.state.unreached or self.now_s - heard_s > limit_s
 
     def silence(self, *names: str) -> str:
         """Why these workers are believed to be out of reach."""
@@ -275,7 +282,11 @@ class Turn:
         limits, who = self.settings.limits, f"{', '.join(names)} on {', '.join(nodes)}"
         if self.state.unreached.issuperset(nodes):
             return f"nothing was heard of {who}, nor came back in Limits.knock_timeout_s={limits.knock_timeout_s}"
-        return f"nothing was heard of {who} for Limits.heartbeat_timeout_s={limits.heartbeat_timeout_s}"
+        if not self.state.answered.keys().isdisjoint(nodes):
+            who, times = f"{who}, whose host answers,", f"{_ANSWERS_TIMES:g} times "
+        else:
+            times = ""
+        return f"nothing was heard of {who} for {times}Limits.heartbeat_timeout_s={limits.heartbeat_timeout_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
         standing = self.worker(name).standing

@@ -74,6 +74,15 @@ def watch_freezing(turn: Turn) -> None:
             turn.fence(suspicion.worker, suspicion.reason)
 
 
+def fence_the_stopped(turn: Turn) -> None:
+    """After the last step: a member that is stopped will not return."""
+    for suspicion in _stopped(turn):
+        member = turn.worker(suspicion.worker)
+        if member.standing in (Standing.MEMBER, Standing.FINISHED) and not member.fenced:
+            turn.inspect(suspicion.worker, suspicion.reason)
+            turn.fence(suspicion.worker, suspicion.reason)
+
+
 def gets_on(turn: Turn, within_s: float) -> bool:
     """Whether somebody who forms was seen to do something so lately."""
     forming = (one for one in _visible(turn, turn.tally.unformed) if one.phase is Flying.FORMING)
@@ -128,7 +137,7 @@ def _visible(turn: Turn, names: Iterable[str]) -> list[Reading]:
 def _silent(turn: Turn) -> list[str]:
     """Members on hosts out of reach, in rank order."""
     tally = turn.tally
-    nodes = turn.state.unreached.union(tally.hosts.silent(turn.now_s))
+    nodes = turn.state.unreached.union(filter(turn.is_silent, tally.hosts.silent(turn.now_s)))
     return tally.by_rank(name for node in nodes for name in tally.nodes.get(node, ())) if nodes else []
 
 

@@ -2,6 +2,7 @@
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.flight import STOPPED, Flying
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.state import Phase, Standing
@@ -40,6 +41,17 @@ def test_a_member_that_never_returns_is_ended_at_the_finish_timeout():
     assert ws.addressees(cmd.Fence) == {"w1"}
     assert ws.state.outcome is not None
     assert ws.state.outcome.ending is Ending.SUCCEEDED
+
+
+def test_a_member_that_is_stopped_after_the_last_step_is_ended_at_once():
+    ws = BareController(2).run()
+    ws.end_loop("w0")
+    ws.leave("w0")
+    ws.beat("w1", Flying.OUTSIDE, still_s=1.0, state=STOPPED)
+    ws.tick(after_s=0.1)
+    assert ws.addressees(cmd.Fence) == {"w1"} and ws.state.outcome is None
+    ws.die("w1")
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.SUCCEEDED
 
 
 def test_a_policy_may_wait_although_the_survivors_suffice():

@@ -111,16 +111,52 @@ def test_it_gets_no_worker_until_it_is_heard_again():
     assert not ws.state.unreached and not ws.state.knocked
 
 
-def test_a_host_that_answers_has_its_whole_time():
-    """Its monitor is slow, or gone: that is no reason to leave anybody behind."""
+def answers(ws: BareController, seconds: float) -> None:
+    """The kernel of w1's host does, each time that it is knocked at, for so long; its monitor says nothing."""
+    for _ in range(int(seconds / 0.25)):
+        if ws.given(cmd.Knock):
+            told(ws)
+        wait(ws, "w0", "w2", still_s=2.0)
+        ws.tick(0.25)
+
+
+def test_a_host_that_answers_has_more_time():
+    """Its monitor is slow, or gone, and another one is started: that is no reason to leave anybody behind."""
     ws = silent("w0", "w2")
-    told(ws)
-    wait(ws, "w0", "w2")
-    assert ws.tick(0.1) == () and ws.phase is Phase.RUNNING
+    answers(ws, 7.0 * TIMEOUT_S)
+    assert ws.phase is Phase.RUNNING and ws.state.incidents == ()
+    answers(ws, 2.0 * TIMEOUT_S)
+    assert ws.phase is Phase.FREEZING
+    assert "whose host answers, for 8 times Limits.heartbeat_timeout_s" in ws.state.incidents[0].evidence[0]
+
+
+def test_a_host_that_has_answered_and_does_not_any_more_is_out_of_reach():
+    """So it is knocked at again, as long as it is silent."""
+    ws = silent("w0", "w2")
+    answers(ws, 2.0 * TIMEOUT_S)
+    told(ws, "w1")
+    ws.tick(0.01)
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
+
+
+def test_a_host_that_was_not_asked_has_its_whole_time():
+    ws = silent("w0", "w2")
     ws.now_s += TIMEOUT_S - MISSED_S
     wait(ws, "w0", "w2", still_s=2.0)
     ws.tick(0.0)
     assert ws.phase is Phase.FREEZING and "heartbeat_timeout_s" in ws.state.incidents[0].evidence[0]
+
+
+def test_a_host_that_answers_holds_its_place_in_a_forming():
+    """One of its workers is still on its way to the door; the driver cannot see that."""
+    ws = trained()
+    wait(ws, "w0", "w1", "w2", still_s=0.0)
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    ws.arrive("w0", "w2")
+    answers(ws, 4.0 * TIMEOUT_S)
+    assert ws.phase is Phase.FORMING and len(ws.state.incidents) == 1
 
 
 def test_what_is_heard_before_the_answer_counts_more():

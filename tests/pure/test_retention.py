@@ -1,10 +1,12 @@
 """Pure. Which durable steps are kept: by table, and by property."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.checkpoint.manifest import Fork, is_visible
-from elastic.checkpoint.records import Committed
+from elastic.checkpoint.records import VERIFIED, Committed
 from elastic.checkpoint.retention import judged
 from elastic.control.values import CommitId
 from elastic.settings import Keep
@@ -34,6 +36,15 @@ def test_the_settings_are_followed():
 
 def test_a_metric_that_is_no_number_is_never_the_best():
     assert kept([record(1, loss=float("nan")), record(2, loss=3.0), record(3)], Keep(last=1, best=1)) == [3, 2]
+
+
+def test_what_replicas_may_have_to_go_back_to_stays():
+    """Votes are further apart than snapshots; the last one said so of step 55."""
+    newest = replace(TEN[-1], metrics={VERIFIED: 55.0})
+    assert kept([*TEN[:-1], newest], Keep(last=2)) == [100, 90, 50]
+    assert kept([*TEN[:-1], newest], Keep(last=2), bad=[TEN[4].name]) == [100, 90, 40]
+    nothing_left = replace(TEN[-1], metrics={VERIFIED: 5.0})
+    assert kept([*TEN[:-1], nothing_left], Keep(last=2)) == [100, 90]
 
 
 def test_leases_hold():
