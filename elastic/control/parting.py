@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-from elastic.control.state import Gang
+from elastic.control.state import Gang, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -49,6 +49,8 @@ def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
     """
     missed = {worker.name: worker.missed for gang in survivors for worker in gang if worker.missed}
     staying = together(survivors, missed) if missed else survivors
+    if len(staying) >= turn.settings.scaling.bounds[0]:
+        _send_joiners_away(turn, staying, missed)
     if len(staying) == len(survivors) or len(staying) < turn.settings.scaling.bounds[0]:
         return
     firsts = {gang[0].name for gang in staying}  # whole records take their time to compare
@@ -68,6 +70,22 @@ def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
             if worker.node not in nodes:
                 turn.change(care=turn.state.care.quarantined(worker.node, until_s))
             turn.dismiss(worker.name, reason=why)
+
+
+def _send_joiners_away(turn: Turn, staying: tuple[Gang, ...], missed: Mapping[str, Collection[str]]) -> None:
+    """Whoever was to join them, and was not reached: tried again, it, or the next one there, would stop them again."""
+    names = [worker.name for gang in staying for worker in gang]
+    apart = {other for name in names for other in missed.get(name, ())} & turn.tally.standings[Standing.PARKED].keys()
+    nodes = {worker.node for gang in staying for worker in gang}
+    until_s = turn.now_s + turn.settings.limits.quarantine_s
+    for worker in turn.many(turn.tally.by_start(apart)):
+        if worker.held:
+            continue
+        why = f"{_listed(names)} did not reach {worker.name}, which was to join them: is the network to {worker.node} up?"
+        turn.signal(IncidentClass.FORMING_FAILED, why, culprit=worker.name)
+        if worker.node not in nodes:
+            turn.change(care=turn.state.care.quarantined(worker.node, until_s))
+        turn.dismiss(worker.name, reason=why)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -114,7 +114,8 @@ def forming(replicas=(2, 4), nodes=NODES, **limits) -> BareController:
 
 def freeze(ws: BareController, missed, **steps: int) -> None:
     for worker in sorted(ws.addressees(cmd.Freeze)):
-        ws.answer(worker, steps.get(worker, 4), missed=missed.get(worker, ()))
+        step = steps.get(worker, 4)
+        ws.answer(worker, step, healed=step >= 0, missed=missed.get(worker, ()))
 
 
 def test_those_out_of_reach_leave_and_their_nodes_are_avoided():
@@ -128,6 +129,24 @@ def test_those_out_of_reach_leave_and_their_nodes_are_avoided():
     incident = ws.state.incidents[-1]
     assert incident.culprits == ("w2", "w3")
     assert "w2 and w0, w1 did not reach each other" in "; ".join(incident.evidence)
+
+
+def test_a_joiner_whom_nobody_reaches_is_sent_away_and_its_node_avoided():
+    """Else it, and each one that takes its place there, would stop all the others for as long again."""
+    ws = forming((2, 5), quarantine_s=100.0)
+    ws.form()
+    ws.stable(5)
+    ws.join("w4", node="e")
+    ws.tick(1.0)
+    for worker in NODES:
+        ws.answer(worker, 6)
+    assert ws.phase is Phase.FORMING and "w4" in ws.members
+    ws.arrive(*NODES, "w4")
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, dict.fromkeys(NODES, ("w4",)), **dict.fromkeys(NODES, 6), w4=-1)
+    assert ws.phase is Phase.FORMING and ws.members == list(NODES)
+    assert ws.standing("w4") is Standing.GONE and list(ws.state.care.quarantine) == ["e"]
+    assert "did not reach w4, which was to join them" in "; ".join(ws.state.incidents[-1].evidence)
 
 
 def test_who_leaves_thousands_is_told_of_a_few_of_them():
