@@ -177,9 +177,7 @@ class Former:
             return None  # it has ended meanwhile
 
 
-def _ask(
-    whom: Collection[Left], enough: int, method: str, *arguments: Any, patience_s: float = 0.0
-) -> dict[Left, Any]:
+def _ask(whom: Collection[Left], enough: int, method: str, *arguments: Any, patience_s: float = 0.0) -> dict[Left, Any]:
     """What all say that answer in time, or as soon as so many have: those who wait for a slot never do.
 
     Args:

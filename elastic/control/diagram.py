@@ -39,7 +39,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     },
     ev.RunTakenOver: {_STARTING: _BREAKS},
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
-    ev.ExitAsked: {_STARTING: (_ENDED,)},
+    ev.ExitAsked: {_STARTING: (_ENDED,), _WAITING: (_ENDED,)},
     ev.ResumeAsked: {_WAITING: (_FORMING, _ENDED)},
     ev.NodesMissing: {_WAITING: (_FORMING, _ENDED)},
     ev.RungReached: {_RUNNING: (_ENDED,), _WAITING: (_ENDED,)},

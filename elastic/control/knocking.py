@@ -1,7 +1,7 @@
 """Pure. A host that is not heard any more is knocked at: its kernel answers for it, however busy its processes are.
 
 A beat that does not come may have many causes; that nothing at all comes back has one. So who is out of reach is known
-before the time is over that a monitor may take; and a host that answers is knocked at again and again, and has more time.
+before the time is over that a monitor may take. A host that answers is knocked at again and again, and has more time.
 """
 
 from collections.abc import Iterable, Iterator

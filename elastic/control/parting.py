@@ -81,7 +81,7 @@ def _send_joiners_away(turn: Turn, staying: tuple[Gang, ...], missed: Mapping[st
     for worker in turn.many(turn.tally.by_start(apart)):
         if worker.held:
             continue
-        why = f"{_listed(names)} did not reach {worker.name}, which was to join them: is the network to {worker.node} up?"
+        why = f"{_listed(names)} did not reach {worker.name}, a joiner: is the network to {worker.node} up?"
         turn.signal(IncidentClass.FORMING_FAILED, why, culprit=worker.name)
         if worker.node not in nodes:
             turn.change(care=turn.state.care.quarantined(worker.node, until_s))

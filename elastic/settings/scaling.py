@@ -81,8 +81,8 @@ class Scaling:
             raise SettingError(f"Scaling.resources_per_worker={self.resources_per_worker!r} must hold positive amounts")
         if "object_store_memory" in self.resources:
             raise SettingError(
-                f"Scaling.resources_per_worker={self.resources_per_worker!r}: no worker can have object_store_memory of "
-                "its own; give nodes more of it, with ray start --object-store-memory"
+                f"Scaling.resources_per_worker={self.resources_per_worker!r}: no worker can have object_store_memory "
+                "of its own; give nodes more of it, with ray start --object-store-memory"
             )
 
     @property

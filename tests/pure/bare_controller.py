@@ -8,11 +8,12 @@ from typing import Any
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
-from elastic.control.deadlines import LATE_S
 from elastic.control.flight import Flying, Reading
 from elastic.control.state import Phase
 from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport
 from elastic.sim.brain import Brain
+
+_TICK_S = 0.5  # the driver ticks more often; after a longer pause the controller takes itself for absent
 
 
 def commit(number: int, generation: int = 1, lineage: str = "") -> CommitId:
@@ -41,8 +42,8 @@ class BareController(Brain):
     def feed(self, *events: ev.Event, after_s: float = 0.0) -> tuple[Command, ...]:
         """Take events in, `after_s` later, with ticks on the way as the driver sends them; returns their commands."""
         told: tuple[Command, ...] = ()
-        for _ in range(math.ceil(after_s / LATE_S) - 1):
-            self.now_s, after_s = self.now_s + LATE_S, after_s - LATE_S
+        for _ in range(math.ceil(after_s / _TICK_S) - 1):
+            self.now_s, after_s = self.now_s + _TICK_S, after_s - _TICK_S
             told += self.take(ev.Tick())
         self.now_s += after_s
         self.commands = told + self.take(*events)

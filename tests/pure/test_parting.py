@@ -146,7 +146,7 @@ def test_a_joiner_whom_nobody_reaches_is_sent_away_and_its_node_avoided():
     freeze(ws, dict.fromkeys(NODES, ("w4",)), **dict.fromkeys(NODES, 6), w4=-1)
     assert ws.phase is Phase.FORMING and ws.members == list(NODES)
     assert ws.standing("w4") is Standing.GONE and list(ws.state.care.quarantine) == ["e"]
-    assert "did not reach w4, which was to join them" in "; ".join(ws.state.incidents[-1].evidence)
+    assert "did not reach w4, a joiner" in "; ".join(ws.state.incidents[-1].evidence)
 
 
 def test_who_leaves_thousands_is_told_of_a_few_of_them():
