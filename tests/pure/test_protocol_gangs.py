@@ -68,4 +68,4 @@ def test_the_worlds_hold_what_they_are_meant_to():
     assert endings.count(Ending.SUCCEEDED) > len(worlds) / 2
     assert Ending.REPLICAS_LOST in endings
     assert sum(world.split for world in worlds) >= 2
-    assert sum(world.rolled_forward for world in worlds) > 8
+    assert sum(world.rolled_forward for world in worlds) >= 4
