@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ _OBJECT_STORE_BYTES = 256 << 20
 
 @dataclass(slots=True)
 class _Opened:
-    """The connection that `cluster` has made for this process: how many use it, and whether the cluster is its own."""
+    """The connection that was made here for this process: how many use it, and whether the cluster is its own."""
 
     users: int = 0
     is_local: bool = False
@@ -41,11 +41,47 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[bool]:
     Raises:
         NoClusterError: nothing answers at the address.
     """
+
+    def opened() -> bool:
+        if address is None and _connect("auto"):
+            return False
+        _require(address, scaling)
+        return address is None
+
+    with _shared(opened) as is_local:
+        yield is_local
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Be connected to a cluster that runs already, for a command about it; a connection there is stays.
+
+    Raises:
+        NoClusterError: there is none.
+    """
+    place = address or os.environ.get("RAY_ADDRESS") or "auto"
+
+    def opened() -> bool:
+        if not _listens(place) or not _connect(place):
+            raise NoClusterError(f"no Ray cluster answers at {place}: check --address or RAY_ADDRESS")
+        return False
+
+    with _shared(opened):
+        yield
+
+
+@contextmanager
+def _shared(opened: Callable[[], bool]) -> Iterator[bool]:
+    """The connection that the user has made, which stays; or one that ends with the last context that uses it.
+
+    Args:
+        opened: makes it; returns whether the cluster ends with it.
+    """
     with _CHANGING:
         is_the_users = ray.is_initialized() and not _OPENED.users
         if not is_the_users:
             if not _OPENED.users:
-                _open(address, scaling)
+                _OPENED.is_local = opened()
             _OPENED.users += 1
     if is_the_users:
         yield False
@@ -57,32 +93,6 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[bool]:
             _OPENED.users -= 1
             if not _OPENED.users:
                 ray.shutdown()
-
-
-def _open(address: str | None, scaling: Scaling) -> None:
-    _OPENED.is_local = False
-    if address is not None or not _connect("auto"):
-        _require(address, scaling)
-        _OPENED.is_local = address is None
-
-
-@contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Be connected to a cluster that runs already, for a command about it; a connection there is stays.
-
-    Raises:
-        NoClusterError: there is none.
-    """
-    if ray.is_initialized():
-        yield
-        return
-    address = address or os.environ.get("RAY_ADDRESS") or "auto"
-    if not _listens(address) or not _connect(address):
-        raise NoClusterError(f"no Ray cluster answers at {address}: check --address or RAY_ADDRESS")
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _require(address: str | None, scaling: Scaling) -> None:

@@ -154,7 +154,8 @@ class ProcessFleet:
     def knock(self, workers: tuple[str, ...], others: tuple[str, ...]) -> None:
         nodes = {name: child.node for name, child in list(self.children.items())}
         unreached = tuple(name for name in workers if nodes.get(name) in self._cut_off)
-        self._emit(ev.Knocked(workers=workers, unreached=unreached))
+        answered = tuple(name for name in workers if name in nodes and name not in unreached)
+        self._emit(ev.Knocked(workers=workers, unreached=unreached, answered=answered))
 
     def look(self) -> None:
         self._monitor.look()

@@ -39,7 +39,7 @@ from elastic.errors import ElasticError, SupersededError
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path, page_pattern
 from elastic.train.runner import TrainFn
-from elastic.train.sockets import unanswered
+from elastic.train.sockets import knocked_at
 
 log = logging.getLogger("elastic")
 
@@ -200,8 +200,8 @@ class RayFleet:
         within_s = self._settings.limits.knock_timeout_s
 
         def knock() -> None:
-            unreached = unanswered(places, workers, within_s, self._is_down.is_set)
-            self._emit(ev.Knocked(workers=workers, unreached=unreached))
+            answered, unreached = knocked_at(places, workers, within_s, self._is_down.is_set)
+            self._emit(ev.Knocked(workers=workers, unreached=unreached, answered=answered))
 
         threading.Thread(target=knock, name="elastic-knock", daemon=True).start()
 

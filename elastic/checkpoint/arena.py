@@ -344,10 +344,11 @@ class Arena:
         What somebody reads stays, like what an earlier worker has left, until there is something newer.
         """
         fitting = self._fitting(payload_bytes)
+        kept = [slot for slot in self._slots if slot in fitting or slot is keep or slot.is_busy]
         for slot in self._slots:
-            if slot not in fitting and slot is not keep and not slot.is_busy:
+            if slot not in kept:
                 slot.remove() if slot.begin() else slot.close()
-        self._slots = [slot for slot in self._slots if slot in fitting or slot is keep or slot.is_busy]
+        self._slots = kept
 
     def _has_room_beside(self, payload_bytes: int, slots: int) -> bool:
         """Whether one more leaves these the room for their manifests."""

@@ -19,6 +19,7 @@ from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.watching import fence_the_stopped, gets_on, watch_forming, watch_freezing, watch_steps
 
+_COUNTS_S = 0.1  # of a longer pause: so waits end, too, where each of many turns comes late
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
 
@@ -30,9 +31,10 @@ def discount_absence(turn: Turn) -> None:
     turn.change(seen_s=now_s)
     if 0.0 <= elapsed_s <= LATE_S:
         return
-    # All of it: what was said meanwhile is taken in with the next turns, and whoever has said it is not silent.
-    turn.change(absent_s=state.absent_s + elapsed_s, phase_since_s=state.phase_since_s + elapsed_s)
-    turn.change(heard_s=turn.tally.hosts.shift(elapsed_s), care=state.care.moved_by(elapsed_s))
+    # Hardly any of it counts: what was said meanwhile is taken in with the next turns, and who has said it is not silent.
+    absent_s = elapsed_s - min(max(elapsed_s, 0.0), _COUNTS_S)
+    turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
+    turn.change(heard_s=turn.tally.hosts.shift(absent_s), care=state.care.moved_by(absent_s))
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:

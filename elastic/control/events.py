@@ -142,10 +142,16 @@ class GpuReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knocked(Event):
-    """The answer to Knock; `unreached`: those of its workers from whose hosts nothing came back, nor a refusal."""
+    """The answer to Knock.
+
+    Attributes:
+        unreached: those of its workers from whose hosts nothing came back, nor a refusal, though from others' it did.
+        answered: those from whose hosts something did.
+    """
 
     workers: tuple[str, ...]
     unreached: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from elastic.control.care import Leaving
 from elastic.control.events import ExitAsked
 from elastic.control.outcome import Ending
-from elastic.control.state import Phase
+from elastic.control.state import Phase, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId
 
@@ -56,7 +56,8 @@ def see_off(turn: Turn) -> None:
     if _is_at_rest(turn) and turn.settings.checkpoint is None:
         exits_at_once(turn)
     elif (leaving.step is not None and saved >= leaving.step) or (_is_at_rest(turn) and saved >= _held(turn)):
-        _end(turn, f"step {saved} is saved" if saved >= 0 else "there was nothing to save yet")
+        nothing = "there was nothing to save yet" if turn.state.restore is None else "its checkpoints are as they were"
+        _end(turn, f"step {saved} is saved" if saved >= 0 else nothing)
     elif turn.now_s > leaving.until_s:
         within = f"Limits.exit_timeout_s={turn.settings.limits.exit_timeout_s}"
         kept = f"step {saved} is the newest one saved" if saved >= 0 else "no step is saved"
@@ -66,9 +67,13 @@ def see_off(turn: Turn) -> None:
 
 
 def _is_at_rest(turn: Turn) -> bool:
-    """The run waits, and saves what it holds: no generation is formed any more for which all would stop."""
-    leaving = turn.state.care.leaving
-    return turn.state.phase is Phase.WAITING and leaving is not None and leaving.step is None
+    """The run waits, and saves what it holds: no generation is formed any more for which all would stop.
+
+    Not while contact with somebody who holds the state is lost, who may be heard again.
+    """
+    leaving, suspects = turn.state.care.leaving, turn.tally.standings[Standing.SUSPECT]
+    is_waiting = turn.state.phase is Phase.WAITING and leaving is not None and leaving.step is None
+    return is_waiting and not any(turn.is_member(name) for name in suspects)
 
 
 def _held(turn: Turn) -> int:

@@ -6,7 +6,6 @@ before the time is over that a monitor may take. A host that answers is knocked 
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from math import inf
 
 from elastic.control import events as ev
 from elastic.control.commands import Knock
@@ -31,14 +30,14 @@ def knock_at_the_silent(turn: Turn) -> None:
     silent = (
         node
         for node in hosts.silent_for(within_s, turn.now_s)
-        if node not in knocked_at or turn.now_s - answered.get(node, inf) > within_s
+        if node not in knocked_at or (node in answered and turn.now_s - answered[node] > within_s)
     )
     doubted = dict(islice(_one_of_each(turn, silent), _AT_ONCE))
     if not doubted:
         return
     others = tuple(name for _, name in islice(_one_of_each(turn, hosts.heard_within(within_s, turn.now_s)), _OTHERS))
     if others:  # else the driver is cut off itself
-        again = {node: inf for node in doubted if node in answered}
+        again = {node: turn.now_s for node in doubted if node in answered}
         turn.change(knocked=knocked_at.union(doubted), answered={**answered, **again})
         why = f"nothing was heard of {', '.join(doubted)} for {within_s:g} s"
         turn.do(Knock(workers=tuple(doubted.values()), others=others, reason=why))
@@ -47,12 +46,12 @@ def knock_at_the_silent(turn: Turn) -> None:
 def knocked(turn: Turn, event: ev.Knocked) -> None:
     """What has been heard again since is not out of reach."""
     state, workers = turn.state, turn.state.workers
-    asked, out = (
+    out, there = (
         {workers[name].node for name in names if name in workers} & state.knocked
-        for names in (event.workers, event.unreached)
+        for names in (event.unreached, event.answered)
     )
     answered = {node: at_s for node, at_s in state.answered.items() if node not in out}
-    turn.change(unreached=state.unreached | out, answered=answered | dict.fromkeys(asked - out, turn.now_s))
+    turn.change(unreached=state.unreached | out, answered=answered | dict.fromkeys(there, turn.now_s))
 
 
 def _one_of_each(turn: Turn, nodes: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ def _forget_workers(turn: Turn) -> None:
     heard_s, readings = hosts.forget(gone, nodes)
     turn.change(heard_s=heard_s, readings=readings, monitors_lost=turn.state.monitors_lost - nodes)
     turn.change(knocked=turn.state.knocked - nodes, unreached=turn.state.unreached - nodes)
+    turn.change(answered={node: at_s for node, at_s in turn.state.answered.items() if node not in nodes})
     turn.change(leaving={node: why for node, why in turn.state.leaving.items() if node not in nodes})
     turn.change(care=turn.state.care.without(gone, nodes))
     tally.prune_above = len(over) - len(gone) + KEPT_WORKERS

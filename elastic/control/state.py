@@ -233,7 +233,7 @@ class RunState:
         care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         knocked: nodes that were knocked at since they were heard last. unreached: from which nothing came back.
-        answered: those whose kernel did answer, and when; infinity while they are knocked at again.
+        answered: those whose kernel did answer, and when that was, or when they were knocked at again.
         steps_s: how long the last steps took.
         incidents: those under treatment, and the last ones before them; failures: how many there were.
         world_sizes: replicas of the last generations that trained; trained: how many did.

@@ -282,7 +282,7 @@ class Turn:
         limits, who = self.settings.limits, f"{', '.join(names)} on {', '.join(nodes)}"
         if self.state.unreached.issuperset(nodes):
             return f"nothing was heard of {who}, nor came back in Limits.knock_timeout_s={limits.knock_timeout_s}"
-        if not self.state.answered.keys().isdisjoint(nodes):
+        if self.state.answered.keys() >= set(nodes):
             who, times = f"{who}, whose host answers,", f"{_ANSWERS_TIMES:g} times "
         else:
             times = ""

@@ -98,8 +98,8 @@ class Scaling:
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether a worker is given more than cores."""
-        return not self.resources.keys() <= {"CPU"}
+        """Whether a worker is given more than cores and memory."""
+        return not self.resources.keys() <= {"CPU", "memory"}
 
     @property
     def has_nccl(self) -> bool:

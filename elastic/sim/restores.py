@@ -19,7 +19,7 @@ from elastic.sim.world import World
 
 REWINDS_S = 3.0
 RESTORE: dict[str, Any] = {"restore_timeout_s": 20.0}
-SLOW, SLOW_S = 0.1, (1.0, 15.0)  # how often loading takes long, and how long
+SLOW, SLOW_S = 0.1, (1.0, 8.0)  # how often loading takes long, and how long
 
 
 class Restores(World):
@@ -163,7 +163,9 @@ class Restores(World):
             return
         self.answers[worker.name] = command.number, None
         is_slow = self.rng.random() < SLOW
-        self.struck |= {worker.name} if is_slow else set()
+        if is_slow:
+            self.struck.add(worker.name)
+            self.faults.add("load")
         takes_s = self.rng.uniform(*SLOW_S) if is_slow else self.delay_s()
         done_s = max(self.now_s, self.loads_until_s.get(worker.name, 0.0)) + takes_s
         self.loads_until_s[worker.name] = worker.since_s = done_s

@@ -31,7 +31,7 @@ _GIVEN_UP_S = SLOWEST_S + SENSING["exile_after_s"]
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
 # While these strike, and no others, training goes on.
 UNFELT = frozenset({"break_", "supervisor", "monitor", "lose_beat", "duplicate", "driver"})
-HARMLESS = UNFELT | {"stall", "outage"}  # nobody may be killed for these
+HARMLESS = UNFELT | {"stall", "outage", "load"}  # nobody may be killed for these
 _ONCE = (ev.Tick, ev.HostBeat, ev.RunStarted, ev.RunTakenOver, ev.RestoreFound, ev.Restored, ev.RestoreRefused)
 
 
@@ -224,10 +224,10 @@ class World(Whereabouts):
 
     def knock(self, command: cmd.Knock, before: set[str]) -> None:
         """Who was cut off all the time does not answer; where nobody does, that says nothing."""
-        is_heard = set(command.others) > self.cut_of(command.others)
-        unreached = before & self.cut_of(command.workers) if is_heard else set()
-        told = tuple(name for name in command.workers if name in unreached)
-        self.control(ev.Knocked(workers=command.workers, unreached=told))
+        is_heard, now = set(command.others) > self.cut_of(command.others), self.cut_of(command.workers)
+        unreached = tuple(name for name in command.workers if is_heard and name in before & now)
+        answered = tuple(name for name in command.workers if name not in before | now)
+        self.control(ev.Knocked(workers=command.workers, unreached=unreached, answered=answered))
 
     def cut_of(self, names: Iterable[str]) -> set[str]:
         """Those of them from which nothing comes back."""

@@ -61,12 +61,13 @@ def unreached(places: Mapping[str, Address], within_s: float, is_over: Callable[
         return tuple(name for name in places if tried.came.get(name) != _CONNECTED) if is_known else None
 
 
-def unanswered(
+def knocked_at(
     places: Mapping[str, Address], doubted: Collection[str], within_s: float, is_over: Callable[[], bool]
-) -> tuple[str, ...]:
-    """Those in doubt of whose hosts nothing comes back, though others' hosts answer: they are gone, or cut off from us.
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(Those in doubt whose hosts answer, those of whose hosts nothing comes back): these are gone, or cut off from us.
 
-    A refused connection is an answer, too. A packet may be lost, so each is knocked at several times.
+    That is not said where nobody else's host answers either. A refused connection is an answer, too. A packet may be
+    lost, so each is knocked at several times.
 
     Args:
         places: by name, where it listens: those in doubt, and the others.
@@ -78,9 +79,10 @@ def unanswered(
             tried.begin({name: place for name, place in places.items() if name not in tried.answered})
             until_s = began_s + knock * within_s / _KNOCKS  # that there is no way to it is said at once
             if not tried.wait(until_s, is_over, lambda: tried.answered.issuperset(in_doubt)):
-                return ()
+                return (), ()
         answered = tried.answered
-    return tuple(name for name in in_doubt if name not in answered) if answered.difference(doubted) else ()
+    silent = tuple(name for name in in_doubt if name not in answered) if answered.difference(doubted) else ()
+    return tuple(name for name in in_doubt if name in answered), silent
 
 
 class _Connections(contextlib.ExitStack):

@@ -125,13 +125,13 @@ def test_gpu_workers_go_where_the_gpus_are(hosts: Any, tmp_path: Path) -> None:
     assert placed_on(tmp_path) == {hosts.nodes["gpu"].node_id}
 
 
-@pytest.mark.slow
 def test_a_worker_may_ask_for_memory(hosts: Any, tmp_path: Path) -> None:
     """Which Ray takes as a resource of a slot, and as a word of its own of an actor."""
     scaling = elastic.Scaling(num_dp_replicas=1, resources_per_worker={"CPU": 1, "memory": 50e6})
     assert fit(tmp_path, steps=3, scaling=scaling).steps == 3
 
 
+@pytest.mark.slow
 def test_label_selectors_choose_nodes(hosts: Any, tmp_path: Path) -> None:
     fit(tmp_path, steps=3, scaling=elastic.Scaling(num_dp_replicas=2, label_selector={"pool": "b"}))
     assert placed_on(tmp_path) == {hosts.nodes["b"].node_id}

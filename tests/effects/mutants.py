@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         name="acting on one heartbeat",
         file="control/turn.py",
-        old="self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s",
+        old="self.now_s - heard_s > limit_s",
         new="self.now_s > heard_s",
     ),
     Mutant(

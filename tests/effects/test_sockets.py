@@ -12,7 +12,7 @@ import pytest
 from elastic.train import gloo, sockets
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.meeting import Store, StoreHost
-from elastic.train.sockets import Address, unanswered, unreached
+from elastic.train.sockets import Address, knocked_at, unreached
 from tests.effects.helpers import ENDLESS_S, HOST, LONG_S, Running, eventually, view_of
 
 
@@ -59,7 +59,7 @@ def test_where_there_is_no_way_to_nobody_is_reached() -> None:
         places = {"w1": nowhere, "w2": server.getsockname()}
         assert unreached(places, LONG_S, never) == ("w1",)
         began_s = time.monotonic()
-        assert unanswered(places, ["w1"], 0.3, never) == ("w1",)
+        assert knocked_at(places, ["w1"], 0.3, never) == ((), ("w1",))
         assert time.monotonic() - began_s >= 0.2, "a way that is missing for a moment is no loss"
 
 
@@ -68,9 +68,9 @@ def test_from_whose_host_nothing_comes_back_is_named_and_who_refuses_has_answere
         with socket.create_server(("127.0.0.1", 0)) as gone:
             refusing = gone.getsockname()
         places = {"w1": mute, "w2": refusing, "w3": server.getsockname()}
-        assert unanswered(places, ["w1", "w2"], 0.3, never) == ("w1",)
+        assert knocked_at(places, ["w1", "w2"], 0.3, never) == (("w2",), ("w1",))
         del places["w3"]
-        assert unanswered(places, ["w1"], 0.3, never) == ("w1",), "a refusal shows that packets pass"
+        assert knocked_at(places, ["w1"], 0.3, never) == ((), ("w1",)), "a refusal shows that packets pass"
 
 
 @pytest.mark.parametrize(("answers_at_s", "named"), [(0.15, ()), (0.35, ("w1",))], ids=["in time", "too late"])
@@ -109,7 +109,7 @@ def test_an_answer_to_the_first_knock_counts_though_others_have_followed(
     monkeypatch.setattr(sockets, "select", SimpleNamespace(poll=Poll, POLLOUT=select.POLLOUT))
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         places = {"w1": server.getsockname(), "w2": other.getsockname()}
-        assert unanswered(places, ["w1"], 0.3, never) == named
+        assert knocked_at(places, ["w1"], 0.3, never) == (() if named else ("w1",), named)
     assert len([place for place, _ in opened if place == places["w1"]]) > 1, "others have followed"
 
 
@@ -117,12 +117,12 @@ def test_nobody_is_named_where_it_is_over_before_the_end() -> None:
     asked = iter([False, True])
     with full() as mute, socket.create_server(("127.0.0.1", 0)) as server:
         places = {"w1": mute, "w2": server.getsockname()}
-        assert unanswered(places, ["w1"], LONG_S, lambda: next(asked)) == ()
+        assert knocked_at(places, ["w1"], LONG_S, lambda: next(asked)) == ((), ())
 
 
 def test_where_nobody_answers_that_says_nothing_of_those_in_doubt() -> None:
     with full() as mute, full() as other:
-        assert unanswered({"w1": mute, "w2": other}, ["w1"], 0.3, never) == ()
+        assert knocked_at({"w1": mute, "w2": other}, ["w1"], 0.3, never) == ((), ())
 
 
 def test_who_has_met_and_is_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

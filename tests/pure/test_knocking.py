@@ -28,7 +28,7 @@ def silent(*others: str, after_s: float = MISSED_S + 0.01, **limits: float) -> B
 
 
 def told(ws: BareController, *unreached: str) -> None:
-    ws.feed(ev.Knocked(workers=("w1",), unreached=unreached))
+    ws.feed(ev.Knocked(workers=("w1",), unreached=unreached, answered=() if unreached else ("w1",)))
 
 
 def test_a_host_that_is_silent_is_knocked_at_once():
@@ -137,6 +137,13 @@ def test_a_host_that_has_answered_and_does_not_any_more_is_out_of_reach():
     told(ws, "w1")
     ws.tick(0.01)
     assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
+
+
+def test_an_answer_that_says_nothing_gives_no_time():
+    """The driver was cut off itself, or it was over before anything was known."""
+    ws = silent("w0", "w2")
+    ws.feed(ev.Knocked(workers=("w1",)))
+    assert not ws.state.answered
 
 
 def test_a_host_that_was_not_asked_has_its_whole_time():

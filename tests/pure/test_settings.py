@@ -28,7 +28,10 @@ from elastic.settings import Chaos, Checkpoint, Health, Interval, KubeRay, Limit
         ({"num_dp_replicas": (1, 2, 3)}, r"Scaling.num_dp_replicas=\(1, 2, 3\) must be an integer or"),
         ({"resources_per_worker": {"CPU": 0.0}}, "Scaling.resources_per_worker="),
         ({"resources_per_worker": {"CPU": 1.0, "TPU": -1.0}}, "Scaling.resources_per_worker="),
-        ({"resources_per_worker": {"CPU": 1.0, "object_store_memory": 1e9}}, ".*no worker can have object_store_memory"),
+        (
+            {"resources_per_worker": {"CPU": 1.0, "object_store_memory": 1e9}},
+            ".*no worker can have object_store_memory",
+        ),
     ],
     ids=str,
 )
