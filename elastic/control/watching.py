@@ -76,8 +76,10 @@ def watch_freezing(turn: Turn) -> None:
 
 def fence_the_stopped(turn: Turn) -> None:
     """After the last step, once one has returned: a member that is stopped will not."""
-    has_one_returned = any(member.standing is Standing.GONE for member in turn.state.members)
-    for suspicion in _stopped(turn) if has_one_returned else ():
+    stopped = _stopped(turn)
+    if not stopped or all(member.standing is not Standing.GONE for member in turn.state.members):
+        return
+    for suspicion in stopped:
         member = turn.worker(suspicion.worker)
         if member.standing in (Standing.MEMBER, Standing.FINISHED) and not member.fenced:
             turn.inspect(suspicion.worker, suspicion.reason)

@@ -97,9 +97,14 @@ MUTANTS = (
     ),
     Mutant(
         name="acting on one heartbeat",
-        file="control/turn.py",
-        old="self.now_s - heard_s > limit_s",
-        new="self.now_s > heard_s",
+        file="control/forming.py",
+        old=(
+            "        if turn.waited_s() <= (0.0 if is_certain else turn.settings.limits.exile_after_s):\n"
+            "            return\n"
+            "        if not all(turn.is_silent(turn.worker(name).node) for name in tally.late):\n"
+            "            return\n"
+        ),
+        new="",
     ),
     Mutant(
         name="collecting before replicated",
