@@ -31,7 +31,7 @@ def discount_absence(turn: Turn) -> None:
     turn.change(seen_s=now_s)
     if 0.0 <= elapsed_s <= LATE_S:
         return
-    # Hardly any of it counts: what was said meanwhile is taken in with the next turns, and who has said it is not silent.
+    # Hardly any of it counts: what was said meanwhile is taken in with the next turns, and its sender is not silent.
     absent_s = elapsed_s - min(max(elapsed_s, 0.0), _COUNTS_S)
     turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
     turn.change(heard_s=turn.tally.hosts.shift(absent_s), care=state.care.moved_by(absent_s))
