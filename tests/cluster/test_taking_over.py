@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 
 STEPS = 250
 SUCCEEDED_S = 5.0  # within which another supervisor goes on with an incident
-SLOW = "slow"  # a file: the next update is
+SLOW = "slow"  # a file: names a step whose update takes long
 EVERY = elastic.Interval(steps=10)
 DRIVER = """
 import sys
@@ -162,7 +162,8 @@ def test_workers_that_are_all_in_the_middle_of_a_long_update_are_waited_for(host
     name, options = "long", {"update_s": 30.0}
     with Driver(hosts, tmp_path, name, **options):
         before = pids(tmp_path)
-        (tmp_path / SLOW).touch()
+        (tmp_path / "new").write_text(str(last_step(tmp_path) + 40))
+        (tmp_path / "new").rename(tmp_path / SLOW)
         until(lambda: time.time() - max(line["t"] for line in read_lines(tmp_path)) > 2.0, "no update takes long")
         step = last_step(tmp_path)
     began_s = time.time()

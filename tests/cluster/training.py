@@ -73,14 +73,15 @@ def regression(
 
 
 def updating_slowly(train_fn: Callable[[Any], Any], when: Path, seconds: float) -> Callable[[Any], Any]:
-    """The next update of each worker, once the file is there, takes so long."""
+    """Once there is a file that names a step, each worker takes so long for the update of that one."""
 
     def slowly(session: Any) -> Any:
         was_slow = False
 
         def wait(*_: object) -> None:
             nonlocal was_slow
-            if not was_slow and when.exists():
+            step = session._link.state.commit.step + 1
+            if not was_slow and when.exists() and step == int(when.read_text()):
                 was_slow = True
                 time.sleep(seconds)
 
