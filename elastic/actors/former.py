@@ -191,7 +191,8 @@ def _ask(whom: Collection[Left], enough: int, method: str, *arguments: Any, pati
         some, _ = ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
         if not some and patience_s > _ANSWER_S:
             names = ", ".join(sorted(left.name for left in whom))
-            log.warning("%s of an earlier life have not answered in %.0f s: waiting on", names, _ANSWER_S)
+            told = "%s of an earlier life have not answered in %.0f s: waiting for the first up to Limits.lease_s=%g"
+            log.warning(told, names, _ANSWER_S, patience_s)
             ray.wait(list(calls.values()), timeout=patience_s - _ANSWER_S)
             ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
     answers = {}

@@ -406,10 +406,12 @@ class RayFleet:
             if min(self._told) >= 0 and self._told[0] > 0:  # not while the run's first workers start
                 self._staff.stand_ins.keep(self._workers(), self._monitors.admission.shunned, self._loading())
             with self._lock:
-                unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
-                unplaced = [(name, hand) for name, hand in unplaced if hand.pid or hand.address is None]  # else: silent
-            for name, hand in unplaced:
-                self._look_for(name, hand)
+                nowhere = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
+            for name, hand in nowhere:
+                if (
+                    hand.pid or hand.address is None
+                ):  # else it was not found by a new driver
+                    self._look_for(name, hand)
 
     def _look_for(self, worker: str, hand: Hand) -> None:
         """Tell where its slot is, if that is known, and news."""

@@ -1,5 +1,6 @@
 """The arena: what is sealed can be read, whoever dies when; what is read is not written; what is full is said."""
 
+import fcntl
 import os
 import re
 import signal
@@ -12,7 +13,18 @@ import numpy as np
 import pytest
 
 from elastic.checkpoint import memory, seal
-from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, Header, Slot, SlotState, free_bytes, needed_bytes
+from elastic.checkpoint.arena import (
+    HEADER_BYTES,
+    PAGE_BYTES,
+    Arena,
+    Header,
+    Slot,
+    SlotState,
+    free_bytes,
+    needed_bytes,
+    opened,
+    try_lock,
+)
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
@@ -168,6 +180,18 @@ def test_a_larger_state_gets_larger_slots_and_loses_nothing_meanwhile(arena: Are
     assert steps_in(tmp_path) == [4]
     assert_holds(tmp_path, 4, 5 * NBYTES)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_somebody_reads_survives_the_growth_of_the_state(arena: Arena, tmp_path: Path) -> None:
+    """As what an earlier worker has left: the step may have no other copy."""
+    for step in range(2):
+        stage(arena, step)
+    (path,) = [one.path for one in memory.scan(tmp_path, RUN) if one.manifest.commit.step == 0]
+    with opened(path) as fd:
+        assert fd is not None and try_lock(fd, fcntl.LOCK_SH)
+        stage(arena, 2, 5 * NBYTES)
+        assert steps_in(tmp_path) == [2, 0]
+        assert_holds(tmp_path, 0)
 
 
 def test_slots_that_are_being_written_survive_the_growth_of_the_state(arena: Arena, tmp_path: Path) -> None:

@@ -211,6 +211,26 @@ def test_c22_an_older_step_in_memory_does_not_take_the_place_of_one_that_cannot_
     assert again.commit is not None and again.commit.step == 10, "it has forgotten the step meanwhile"
 
 
+def test_c22_a_life_that_sees_a_step_listed_and_cannot_read_it_goes_back_behind_it_no_more(
+    server: GcsServer, tmp_path: Path
+) -> None:
+    """It has never read it; an older step that lies in memory would make it void."""
+    (tmp_path / "memory").mkdir()
+    with closing(Vault(stores.open_store(URL), RUN)) as vault:
+        vault.register("test")
+        made_durable(vault, 10)
+    fault = server.fail("status", method="GET", path="alt=media", times=MANY)
+    life = Life(tmp_path, URL)
+    staged(life, tmp_path, 4)
+    found = life.found()
+    fault.lift()
+    again = life.found()
+    life.tiers.close(keep=True)
+    life.vault.close()
+    assert fault.struck and found.commit is None and "503" in found.error
+    assert again.commit is not None and again.commit.step == 10
+
+
 def test_a_life_does_not_begin_without_what_is_on_record_of_those_before(server: GcsServer, tmp_path: Path) -> None:
     with closing(Vault(stores.open_store(URL), RUN)) as vault:
         vault.register("test")

@@ -412,6 +412,24 @@ def test_one_worker_of_a_host_stages_a_shard() -> None:
     assert [m.worker for m in members if view.is_first_of_its_shard(m.worker)] == ["w0", "w1", "w4", "w5", "w7"]
 
 
+def test_who_stages_no_more_leaves_room_for_who_does(book: Book, idle: None, monkeypatch: Any) -> None:
+    """Another worker of its host comes first from now on; what it has sealed stays until there is newer."""
+    monkeypatch.setattr(View, "is_first_of_its_shard", lambda view, worker: view.generation == 1)
+    failure = once(2, "batch", lambda step, training: solo.break_generation())
+    solo, held = book.solo(), list[tuple[int, bool]]()
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        failure(step, training, place)
+        if place == "after" and step.is_committed:
+            snapshots = training.session._replica.snapshots
+            snapshots._settle()
+            held.append((step.index, bool(snapshots._arena._slots)))
+
+    assert_like_a_plain_loop(solo.run(trained(hook)))
+    assert failure.calls and dict(held)[1] and not dict(held)[STEPS - 1]
+    assert book.sealed
+
+
 # --- what it costs where it is not wanted, or has no room -------------------------------------------------------------
 
 

@@ -40,7 +40,8 @@ def test_who_is_behind_saves_nothing():
     assert ws.addressees(cmd.Save) == {"w1"}
 
 
-def test_one_worker_of_a_node_saves_and_the_next_one_if_that_is_lost():
+def two_on_a_node() -> BareController:
+    """A third one, elsewhere, dies; nobody else has answered yet."""
     ws = BareController(3, checkpoint=Checkpoint())
     ws.start()
     ws.feed(ev.RestoreFound(commit=None))
@@ -50,6 +51,11 @@ def test_one_worker_of_a_node_saves_and_the_next_one_if_that_is_lost():
     ws.form()
     ws.stable(3)
     ws.die("w2")
+    return ws
+
+
+def test_one_worker_of_a_node_saves_and_the_next_one_if_that_is_lost():
+    ws = two_on_a_node()
     ws.answer("w0", 4)
     ws.answer("w1", 4)
     assert ws.addressees(cmd.Save) == {"w0"}
@@ -59,15 +65,7 @@ def test_one_worker_of_a_node_saves_and_the_next_one_if_that_is_lost():
 
 def test_it_is_the_one_that_stages_whoever_answers_first():
     """The others on its node have no slots, and there may be no room for more."""
-    ws = BareController(3, checkpoint=Checkpoint())
-    ws.start()
-    ws.feed(ev.RestoreFound(commit=None))
-    ws.place("w0", "w1", node="n")
-    ws.place("w2")
-    ws.park("w0", "w1", "w2")
-    ws.form()
-    ws.stable(3)
-    ws.die("w2")
+    ws = two_on_a_node()
     ws.answer("w1", 4)
     ws.answer("w0", 4)
     assert ws.addressees(cmd.Save) == {"w0"}
