@@ -408,9 +408,7 @@ class RayFleet:
             with self._lock:
                 nowhere = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in nowhere:
-                if (
-                    hand.pid or hand.address is None
-                ):  # else it was not found by a new driver
+                if hand.pid or hand.address is None:  # else it was not found by a new driver
                     self._look_for(name, hand)
 
     def _look_for(self, worker: str, hand: Hand) -> None:

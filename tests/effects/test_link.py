@@ -323,6 +323,16 @@ def test_what_was_loaded_is_installed_at_the_door_and_not_once_it_is_called_to_j
     assert link.state.healed is not is_forming
 
 
+def test_what_was_loaded_for_an_older_driver_is_not_installed_once_a_newer_one_was_told_what_is_held():
+    link, installed = Link("w0", lease_s=LONG_S), []
+    link.arrive(parked())
+    link.restore(commit(3), 1)
+    assert link.wait_for_orders() == commit(3)
+    assert not link.adopt(2, gang=0, shard=0, pid=1).state.healed
+    link.restored(commit(3), lambda: installed.append(3), ev.Restored(worker="w0", commit=commit(3)))
+    assert not installed and not link.state.healed
+
+
 def test_state_of_which_a_part_was_installed_is_of_no_worth():
     link = Link("w0", lease_s=LONG_S)
     link.arrive(parked())
