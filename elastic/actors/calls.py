@@ -27,19 +27,24 @@ class Calls:
         self._put = put
         self._open: list[Call] = []
 
-    def then(self, reference: Any, within_s: float, then: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
-        """Go on with the answer, or with why there is none."""
+    def then(
+        self,
+        reference: Any,
+        within_s: float,
+        then: Callable[[Any], Any],
+        failed: Callable[[str], Any],
+        late: Callable[[Any], Any] = lambda _: None,
+    ) -> None:
+        """Go on with the answer, or with why there is none; `late` takes an answer that nobody waits for any more."""
         call = Call(time.monotonic() + within_s, failed)
         self._open.append(call)
 
         def go_on(future: Future[Any]) -> None:
-            if call.is_over:
-                return
-            call.is_over = True
+            is_late, call.is_over = call.is_over, True
             error = future.exception()
             if error is None:
-                then(future.result())
-            else:
+                (late if is_late else then)(future.result())
+            elif not is_late:
                 failed(f"{type(error).__name__}: {error}".splitlines()[0])
 
         reference.future().add_done_callback(lambda future: self._put(lambda: go_on(future)))

@@ -321,7 +321,7 @@ class Keeper:
 
         pins = self._ladder.pins(node) if hand.is_up else None  # of who was given up the ladder knows nothing any more
         call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, pins)
-        self._then(call, SILENT_S, heard, failed)
+        self._then(call, SILENT_S, heard, failed, late=self._without_logs)  # lines come with one answer alone
 
     def _without_logs(self, answer: tuple[Holding, list[ev.Logged]]) -> Holding:
         for one in answer[1]:
