@@ -10,6 +10,7 @@ STORE_SHARE = 0.7  # of an object store; Ray spills at 0.8
 FILES = 8192  # a worker of a large run has a socket to each of its peers, and Ray its own
 PROCESSES = 4096  # threads count: of Ray some dozens a worker, of torch one a core, and more
 NETWORK_BYTES_PER_S = 100e6
+_OF_STORE = "/dev/shm"  # noqa: S108 - where Ray's object store lies, if it fits
 
 
 class Verdict(Enum):
@@ -312,6 +313,7 @@ def _of_cluster(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
         yield _fine("authentication", cluster.address, "token authentication is on")
     for node, size in cluster.store_bytes:
         yield _store(node, size, wanted)
+    yield from _shared_ramdisks(cluster, wanted)
     for node, trouble in cluster.tiers:
         yield _tier(node, trouble)
     yield from _clocks(cluster, wanted)
@@ -346,6 +348,29 @@ def _store(node: str, size: int, wanted: Wanted) -> Finding:
         what = f"{_gib(STORE_SHARE * size)} for copies of other nodes, and one shard has {_gib(wanted.shard_bytes)}"
         return Finding(subject="object store", verdict=Verdict.COSTS, where=node, what=what, fix=fix)
     return _fine("object store", node, f"{_gib(size)}, of which copies of other nodes may take {_gib(room)}")
+
+
+def _shared_ramdisks(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
+    """Nodes whose object store may yet want memory that snapshots have by then.
+
+    Where it fits in when a node starts, Ray's store takes its pages as it fills, and a page that cannot
+    be had ends the process that writes. Slots take theirs at once, or are refused.
+    """
+    stores = dict(cluster.store_bytes)
+    for machine in cluster.machines:
+        size, store = machine.ramdisk_bytes, stores.get(machine.name, 0)
+        if not wanted.arena_bytes or size is None or not machine.ramdisk.startswith(_OF_STORE):
+            continue
+        if store <= size < store + wanted.arena_bytes:
+            yield Finding(
+                subject="ramdisk",
+                verdict=Verdict.COSTS,
+                where=machine.name,
+                what=f"snapshots take {_gib(wanted.arena_bytes)}, and Ray's object store up to {_gib(store)}, of the "
+                f"{_gib(size)} of {_OF_STORE}: when both fill, who writes to the store is killed (SIGBUS)",
+                fix=f"ray start --object-store-memory={max(0, size - wanted.arena_bytes)}, a larger {_OF_STORE}, or a "
+                "tmpfs of its own for Checkpoint.memory",
+            )
 
 
 def _clocks(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:

@@ -112,6 +112,7 @@ def test_a_machine_is_judged(changes, wanted, subject, verdict, told):
         ({"silent": ("node b",)}, Wanted(), "cluster", Verdict.BREAKS, "ran nothing for us"),
         ({"has_token": False}, Wanted(), "authentication", Verdict.COSTS, "may run code"),
         ({"store_bytes": (("node a", 2 * GIB),)}, ROOM, "object store", Verdict.COSTS, "one shard has 5.00 GiB"),
+        ({"store_bytes": (("node a", 16 * GIB),)}, ROOM, "ramdisk", Verdict.COSTS, "object store up to 16.00 GiB"),
         ({"bytes_per_s": (("a > b", 1e6),)}, Wanted(), "network", Verdict.COSTS, "1 MB/s"),
         ({"bytes_per_s": (("a > b", 0.0),)}, Wanted(), "network", Verdict.BREAKS, "no connection"),
         ({"clocks_s": (("node a", 2.0),)}, Wanted(), "clock", Verdict.COSTS, "+2.00 s from this machine's"),
@@ -128,6 +129,21 @@ def test_a_machine_is_judged(changes, wanted, subject, verdict, told):
 def test_a_cluster_is_judged(changes, wanted, subject, verdict, told):
     found = worst(diagnose(Facts(here=SOUND, cluster=replace(CLUSTER, **changes)), wanted), subject)
     assert found.verdict is verdict and told in found.what and found.fix
+
+
+@pytest.mark.parametrize(
+    ("ramdisk", "store_bytes", "wanted"),
+    [
+        ("/dev/shm", 12 * GIB, ROOM),  # both fit
+        ("/dev/shm", 40 * GIB, ROOM),  # Ray puts so large a store elsewhere
+        ("/dev/shm", 16 * GIB, Wanted()),
+        ("/mnt/ram", 16 * GIB, ROOM),
+    ],
+)
+def test_slots_and_objects_may_share_a_ramdisk_that_holds_both(ramdisk, store_bytes, wanted):
+    node = replace(NODE, ramdisk=ramdisk)
+    cluster = replace(CLUSTER, machines=(node,), store_bytes=(("node a", store_bytes),))
+    assert worst(diagnose(Facts(here=SOUND, cluster=cluster), wanted), "ramdisk").verdict is Verdict.FINE
 
 
 def test_a_patch_version_of_python_may_differ():
