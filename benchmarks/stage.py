@@ -25,6 +25,7 @@ _LOOK_S = 0.01
 _CALM_STEPS = 20
 _END_S = 30.0
 _NOTICE_S = 1.0
+_PREPARED_S = 60.0  # after which nobody waits any more for what a system prepares
 
 
 class LateError(RuntimeError):
@@ -143,7 +144,10 @@ class Stage:
         self.wait_for(lambda: time.monotonic() >= until_s, f"{seconds:.0f} s had passed")
 
     def wait_until_calm(self, calm_s: float = 0.0) -> None:
-        """All members are there and training, all spares have built their model, for so long at least."""
+        """All members are there and training, all spares have built their model, for so long at least.
+
+        Nor does any process still prepare itself for somebody's loss, unless that takes a minute more.
+        """
 
         def is_whole() -> bool:
             return len(self.watch.members) >= self.size and len(self.watch.living) >= self.size + self.job.spares
@@ -154,6 +158,9 @@ class Stage:
             lambda: self.watch.step >= step + _CALM_STEPS and time.monotonic() >= until_s,
             f"{_CALM_STEPS} calm steps",
         )
+        given_up_s = time.monotonic() + _PREPARED_S
+        while self.titled(self.system.preparing) and time.monotonic() < given_up_s:
+            self.wait_s(1.0)
 
     def finish(self) -> int:
         """Have the run end in about a second, and wait until it has; returns its exit code."""
@@ -271,12 +278,13 @@ class Stage:
 def is_called(command_line: str, title: str) -> bool:
     """Whether a process gave itself this title, as Ray's actors do, or has it as a whole argument, or as its program.
 
+    A title may name what an actor does now, too: `ray::Class.method`.
+
     Args:
         command_line: as in /proc, its arguments ended by NUL.
     """
     arguments = command_line.split("\0")
-    return (
-        arguments[0].startswith("ray::")
-        and arguments[0].split()[0].split(".")[0] == title
-        or any(argument == title or argument.endswith(f"/{title}") for argument in arguments)
+    named = arguments[0].split()[0] if arguments[0].startswith("ray::") else ""
+    return title in (named, named.split(".")[0]) or any(
+        argument == title or argument.endswith(f"/{title}") for argument in arguments
     )

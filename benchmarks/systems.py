@@ -24,6 +24,7 @@ class System:
         module: drives a Job; is run as `python -m MODULE JOB.json`.
         supervisor, monitor: titles, programs or whole arguments of its control processes: of the one that there is
             once, and of those on the hosts; empty where there is none.
+        preparing: title of a process of its that is not ready yet for what it stands by for; empty: nobody stands by.
         environment: folder of the virtual environment below `.bench/`; empty: this process's own.
         on_ray: its workers belong to the Ray cluster, not to the driver.
         has_spares: it can keep workers that stand ready.
@@ -35,6 +36,7 @@ class System:
     module: str
     supervisor: str = ""
     monitor: str = ""
+    preparing: str = ""
     environment: str = ""
     on_ray: bool = False
     has_spares: bool = False
@@ -94,6 +96,7 @@ SYSTEMS = {
         module="benchmarks.elastic_job",
         supervisor="ray::Guard",
         monitor="ray::HostMonitor",
+        preparing="ray::WorkerActor.stand_by",
         on_ray=True,
         has_spares=True,
     ),
