@@ -38,3 +38,20 @@ def hang_back() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, workers + _BEHIND)
             return
     os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))  # of who is nice already that is a tenth
+
+
+def catch_up(thread: threading.Thread) -> bool:
+    """Give a live thread that hangs back the priority of the others again.
+
+    Returns:
+        Whether it has that now: this process may not be allowed to take what it has given away.
+    """
+    assert thread.native_id is not None, "it has been started"
+    try:
+        os.sched_setscheduler(thread.native_id, os.SCHED_OTHER, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, thread.native_id, os.getpriority(os.PRIO_PROCESS, os.getpid()))
+    except PermissionError:
+        return False
+    except ProcessLookupError:  # it has just ended
+        pass
+    return True

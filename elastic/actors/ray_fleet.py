@@ -101,7 +101,7 @@ class RayFleet:
         places = () if node else self._staff.stand_ins.places(self._workers(are_well=True))
         first = admission.labels_among(wanted, avoid, places, doubted)
         hand = Hand(self._slots.reserve(gang, labels, first), None, gang, shard, born=self._incarnation)
-        hand.is_manned = is_new = not self._staff.stand_ins.has_ready
+        hand.is_manned = is_new = not self._staff.stand_ins.has_any
         with self._lock:
             self._hands[worker] = hand
         if self._is_down.is_set():  # Ray took so long that the run has ended meanwhile

@@ -92,7 +92,7 @@ class Staff:
             self._lost(worker, error)
 
     def man(self, worker: str, hand: Hand) -> None:
-        """A process for a worker whose place is known: a stand-in, if one is ready there."""
+        """A process for a worker whose place is known: a stand-in, if there is one there."""
         with self._lock:
             if hand.is_manned or hand.is_over:
                 return

@@ -126,15 +126,19 @@ class StandIns:
             self._calm_until_s = self._clock() + _CALM_S
 
     @property
-    def has_ready(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there is one, anywhere, that can be taken."""
         with self._lock:
-            return any(one.is_ready for one in self._all)
+            return bool(self._all)
 
     def take(self, node: str) -> Any:
-        """The actor of one that is ready on this node, which is nobody's any more; None: there is none."""
+        """The actor of one on this node, which is nobody's any more; None: there is none.
+
+        One that is not ready is so sooner, once it is begun, than a process that has yet to start.
+        """
         with self._lock:
-            found = next((one for one in self._all if one.node == node and one.is_ready), None)
+            there = [one for one in self._all if one.node == node]
+            found = next((one for one in there if one.is_ready), there[0] if there else None)
             if found is None:
                 return None
             self._all.remove(found)

@@ -17,7 +17,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from elastic.actors.priority import hang_back, take_usual_priority
+from elastic.actors.priority import catch_up, hang_back, take_usual_priority
 from elastic.train.sigterm import heed_sigterm
 
 log = logging.getLogger("elastic")
@@ -45,6 +45,7 @@ class WorkerActor:
     def __init__(self, stands_by_s: float = 0.0, train_fn: bytes = b"", has_no_gpu_yet: bool = False) -> None:
         self._worker, self._host = "", cast(Any, None)
         self._has_begun = threading.Event()
+        self._importing: threading.Thread | None = None
         self._asked_s = time.monotonic()
         self._error: Exception | None = None
         heed_sigterm(self._notice)  # in the main thread, which has no other chance
@@ -67,11 +68,7 @@ class WorkerActor:
             TimeoutError: its imports take too long. Exception: they have failed so.
         """
         self._asked_s = time.monotonic()
-        self._importing.join(_IMPORT_S)
-        if self._importing.is_alive():
-            raise TimeoutError(f"importing took more than {_IMPORT_S:g} s")
-        if self._error is not None:
-            raise self._error
+        self._wait_for_imports()
         return os.getpid()
 
     def surroundings(self) -> dict[str, str]:
@@ -85,12 +82,14 @@ class WorkerActor:
             surroundings: of the actor in whose slot a stand-in works.
 
         Raises:
-            RuntimeError: it does not see the GPUs that they name.
+            RuntimeError: it does not see the GPUs that they name; or what it imports takes long, and would for longer
+                than in a new process. TimeoutError, Exception: as `stand_by`.
         """
+        take_usual_priority()
+        self._hurry()
         from elastic.actors.worker import RayWorkerHost
         from elastic.train.rehearsal import check_sight
 
-        take_usual_priority()
         os.environ.update(surroundings)
         check_sight(surroundings.get("CUDA_VISIBLE_DEVICES", ""))
         self._worker = worker
@@ -117,8 +116,26 @@ class WorkerActor:
             os._exit(0)
         self.do("notice", reason)
 
+    def _hurry(self) -> None:
+        """Somebody waits for what it still imports."""
+        if self._importing is None:
+            return
+        if self._importing.is_alive() and not catch_up(self._importing):
+            raise RuntimeError("its imports hang back, and may not be hurried")
+        self._wait_for_imports()
+
+    def _wait_for_imports(self) -> None:
+        """Raises: as `stand_by`."""
+        assert self._importing is not None, "only a stand-in imports before it is begun"
+        self._importing.join(_IMPORT_S)
+        if self._importing.is_alive():
+            raise TimeoutError(f"importing took more than {_IMPORT_S:g} s")
+        if self._error is not None:
+            raise self._error
+
     def _watch(self, stands_by_s: float) -> None:
         """Its driver is gone, and no other one has a use for it."""
+        assert self._importing is not None, "only a stand-in is watched"
         while not self._worker:
             within_s = stands_by_s + _IMPORT_S * self._importing.is_alive()
             if time.monotonic() - self._asked_s > within_s:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,30 @@ def stand_ins(run: str) -> dict[int, Any]:
     return dict(zip(ray.get(calls, timeout=240), actors, strict=True))
 
 
+class Loads:
+    """Goes with train_fn: all but the first two processes that load it do so until the file `may_end` is there."""
+
+    def __init__(self, noted: Path, may_end: Path) -> None:
+        self.noted, self.may_end = noted, may_end
+
+    def __reduce__(self) -> Any:
+        return _loaded, (self.noted, self.may_end)
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes that have begun to load it."""
+        return [int(line) for line in self.noted.read_text().split()] if self.noted.exists() else []
+
+
+def _loaded(noted: Path, may_end: Path) -> Loads:
+    loads = Loads(noted, may_end)
+    with noted.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if len(set(loads.pids)) > 2:
+        until(may_end.exists, "nobody ends the loading")
+    return loads
+
+
 class KillsOnceOneStandsBy(training.At):
     """Waits for a stand-in, and kills the member of the highest rank; has the run end soon once it is whole again."""
 
@@ -59,10 +84,13 @@ class KillsOnceOneStandsBy(training.At):
             self.hurry.touch()
 
 
-def run_until_replaced(folder: Path, saboteur: KillsOnceOneStandsBy, **scaling: Any) -> dict[str, Any]:
+def run_until_replaced(
+    folder: Path, saboteur: KillsOnceOneStandsBy, loads: Loads | None = None, **scaling: Any
+) -> dict[str, Any]:
     """What the journal says of the replacement at the door of its first step."""
+    train_fn = regression(folder, STEPS, PAUSE_S, until=saboteur.hurry)
     result = elastic.fit(
-        regression(folder, STEPS, PAUSE_S, until=saboteur.hurry),
+        lambda session, loads=loads: train_fn(session),
         scaling=elastic.Scaling(**scaling),
         limits=elastic.Limits(start_timeout_s=120),
         health=elastic.Health(checks=False),  # GPUs are Ray's word alone here
@@ -87,6 +115,28 @@ def test_a_stand_in_takes_the_place_of_a_killed_worker(hosts: Any, tmp_path: Pat
     assert replacement["worker"] == "w2"
     assert replacement["pid"] in saboteur.ready, "its process was there before"
     assert stand_ins(saboteur.run) == {}, "nobody stands by for a run that has ended"
+
+
+class KillsWhileOneImports(KillsOnceOneStandsBy):
+    """As soon as a third process loads what it is to run: two have it, and this one stands by."""
+
+    def __init__(self, run: str, hurry: Path, loads: Loads) -> None:
+        super().__init__(run, hurry)
+        self.loads = loads
+
+    def _strike(self, state: Any) -> None:
+        until(lambda: len(self.loads.pids) > 2, "nobody stands by")
+        self.ready = dict.fromkeys(self.loads.pids[2:])
+        self.killed = state.members[-1].pid
+        os.kill(self.killed, signal.SIGKILL)
+        threading.Timer(3.0, self.loads.may_end.touch).start()  # by then a process in the slot would have begun
+
+
+def test_one_that_still_imports_takes_the_place_of_a_killed_worker(hosts: Any, tmp_path: Path) -> None:
+    loads = Loads(tmp_path / "loads", tmp_path / "may-end")
+    saboteur = KillsWhileOneImports("half-in-place", tmp_path / "hurry", loads)
+    replacement = run_until_replaced(tmp_path, saboteur, loads, num_dp_replicas=2, label_selector={"pool": "b"})
+    assert list(saboteur.ready) == [replacement["pid"]], "no other process was begun"
 
 
 @pytest.mark.slow

@@ -28,6 +28,24 @@ if sys.argv[1:]:
 hang_back()
 print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)
 """
+CATCHES_UP = """
+import os, sys, threading
+from elastic.actors.priority import catch_up, hang_back
+os.setpriority(os.PRIO_PROCESS, 0, 15)
+if sys.argv[1:]:
+    os.setuid(int(sys.argv[1]))
+hangs_back, may_end = threading.Event(), threading.Event()
+def work():
+    hang_back()
+    hangs_back.set()
+    may_end.wait(60)
+thread = threading.Thread(target=work)
+thread.start()
+hangs_back.wait(60)
+has_it = catch_up(thread)
+print(has_it, os.getpriority(os.PRIO_PROCESS, thread.native_id), os.sched_getscheduler(thread.native_id) == os.SCHED_IDLE)
+may_end.set()
+"""
 NOBODY = "65534"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a higher priority")
 
@@ -62,3 +80,10 @@ def test_who_hangs_back_gets_a_tenth_of_a_worker() -> None:
     assert niceness(code=BACK) == "10 False"
     assert niceness(code=BACK, **{RAY_NICENESS: "15"}) == "15 True"
     assert niceness(NOBODY, code=BACK) == "15 True"
+
+
+@needs_root
+def test_a_thread_that_hung_back_catches_up_if_this_process_may() -> None:
+    assert niceness(code=CATCHES_UP) == "True 15 False"
+    assert niceness(code=CATCHES_UP, **{RAY_NICENESS: "15"}) == "True 15 False"
+    assert niceness(NOBODY, code=CATCHES_UP) == "False 15 True"

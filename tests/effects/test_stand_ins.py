@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -90,11 +91,11 @@ def test_as_many_as_are_set_and_none_where_none_are(monkeypatch: pytest.MonkeyPa
         assert len(world.started) == per_node
 
 
-def test_only_one_that_is_ready_is_taken_once_and_another_one_comes(world: World) -> None:
+def test_each_is_taken_once_and_another_one_comes(world: World) -> None:
+    assert not world.kept.has_any and world.kept.take(A) is None
     world.keep([A])
-    assert not world.kept.has_ready and world.kept.take(A) is None
     world.answer()
-    assert world.kept.has_ready and world.kept.take(B) is None
+    assert world.kept.has_any and world.kept.take(B) is None
     assert world.kept.take(A) is world.started[0] and world.kept.take(A) is None
     world.keep([A], after_s=2.0)
     assert len(world.started) == 1, "the cores belong to those who form"
@@ -102,6 +103,18 @@ def test_only_one_that_is_ready_is_taken_once_and_another_one_comes(world: World
     assert len(world.started) == 2
     world.kept.end()
     assert world.killed == [world.started[1]], "who was taken is a worker's process now"
+
+
+def test_one_that_still_imports_is_taken_where_none_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, per_node=2)
+    world.keep([A])
+    world.keep([A])
+    slow, quick = world.started
+    world.calls = [call for call in world.calls if call[0] is quick]
+    world.answer()
+    assert world.kept.take(A) is quick and world.kept.take(A) is slow and world.kept.take(A) is None
+    world.kept.end()
+    assert world.killed == []
 
 
 def test_none_starts_beside_a_worker_on_its_way_or_while_somebody_joins(world: World) -> None:
@@ -129,9 +142,9 @@ def test_one_whose_node_has_lost_its_last_worker_is_kept_for_who_comes(world: Wo
     world.keep([A])
     world.answer()
     world.keep([], after_s=50)
-    assert world.kept.has_ready
+    assert world.kept.has_any
     world.keep([], after_s=11)
-    assert not world.kept.has_ready and world.killed == world.started
+    assert not world.kept.has_any and world.killed == world.started
 
 
 def test_one_that_dies_is_replaced_after_a_while(world: World) -> None:
@@ -180,7 +193,7 @@ def test_ray_that_can_list_no_nodes_ends_no_run(world: World, monkeypatch: pytes
     monkeypatch.setattr(stand_ins.ray, "nodes", away)
     world.keep([A])
     world.answer()
-    assert world.kept.has_ready and world.kept.places({}) == ()
+    assert world.kept.has_any and world.kept.places({}) == ()
 
 
 def test_names_tell_who_has_started_it() -> None:
@@ -226,6 +239,66 @@ def test_its_imports_are_done_by_a_thread_that_hangs_back_and_ends(
 def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[bytes], WorkerActor]) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         stand_in(b"cno_such_module\nanything\n.").stand_by()
+
+
+class Host:
+    """Stands for what makes a worker of the process."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def ready(self) -> int:
+        return 77
+
+
+def test_one_that_is_begun_while_it_imports_is_hurried_and_waited_for(
+    stand_in: Callable[[bytes], WorkerActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Slow.begun.clear()
+    Slow.may_end.clear()
+    hurried = list[str]()
+
+    def catch_up(thread: threading.Thread) -> bool:
+        hurried.append(thread.name)
+        Slow.may_end.set()
+        return True
+
+    monkeypatch.setattr(worker_actor, "catch_up", catch_up)
+    monkeypatch.setattr("elastic.actors.worker.RayWorkerHost", Host)
+    actor = stand_in(pickle.dumps(Slow()))
+    assert Slow.begun.wait(60)
+    assert actor.begin({}, "w7") == 77
+    assert hurried == ["elastic-importing"] and Slow.has_ended and actor.stands_for() == "w7"
+
+
+def test_one_that_may_not_be_hurried_leaves_its_place_to_a_new_process(
+    stand_in: Callable[[bytes], WorkerActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Slow.begun.clear()
+    Slow.may_end.clear()
+    monkeypatch.setattr(worker_actor, "catch_up", lambda thread: False)
+    actor = stand_in(pickle.dumps(Slow()))
+    assert Slow.begun.wait(60)
+    with pytest.raises(RuntimeError, match="may not be hurried"):
+        actor.begin({}, "w7")
+    assert actor.stands_for() == ""
+    Slow.may_end.set()
+    actor.stand_by()
+
+
+class Slow:
+    """Takes as long to be unpickled as it is told to."""
+
+    begun, may_end = threading.Event(), threading.Event()
+    has_ended = False
+
+    def __reduce__(self) -> Any:
+        return _take_long, ()
+
+
+def _take_long() -> None:
+    Slow.begun.set()
+    Slow.has_ended = Slow.may_end.wait(60)
 
 
 class Noted:
