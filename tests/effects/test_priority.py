@@ -43,7 +43,8 @@ thread = threading.Thread(target=work)
 thread.start()
 hangs_back.wait(60)
 has_it = catch_up(thread)
-print(has_it, os.getpriority(os.PRIO_PROCESS, thread.native_id), os.sched_getscheduler(thread.native_id) == os.SCHED_IDLE)
+number = thread.native_id
+print(has_it, os.getpriority(os.PRIO_PROCESS, number), os.sched_getscheduler(number) == os.SCHED_IDLE)
 may_end.set()
 """
 NOBODY = "65534"
