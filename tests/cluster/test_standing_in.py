@@ -34,25 +34,26 @@ def stand_ins(run: str) -> dict[int, Any]:
 
 
 class Loads:
-    """Goes with train_fn: all but the first two processes that load it do so until the file `may_end` is there."""
+    """Goes with train_fn: but for the driver and the first two, processes load it until the file `may_end` is there."""
 
-    def __init__(self, noted: Path, may_end: Path) -> None:
-        self.noted, self.may_end = noted, may_end
+    def __init__(self, noted: Path, may_end: Path, driver: int) -> None:
+        self.noted, self.may_end, self.driver = noted, may_end, driver
 
     def __reduce__(self) -> Any:
-        return _loaded, (self.noted, self.may_end)
+        return _loaded, (self.noted, self.may_end, self.driver)
 
     @property
     def pids(self) -> list[int]:
         """Processes that have begun to load it."""
-        return [int(line) for line in self.noted.read_text().split()] if self.noted.exists() else []
+        found = map(int, self.noted.read_text().split()) if self.noted.exists() else ()
+        return list(dict.fromkeys(pid for pid in found if pid != self.driver))
 
 
-def _loaded(noted: Path, may_end: Path) -> Loads:
-    loads = Loads(noted, may_end)
+def _loaded(noted: Path, may_end: Path, driver: int) -> Loads:
+    loads = Loads(noted, may_end, driver)
     with noted.open("a") as file:
         file.write(f"{os.getpid()}\n")
-    if len(set(loads.pids)) > 2:
+    if os.getpid() in loads.pids[2:]:
         until(may_end.exists, "nobody ends the loading")
     return loads
 
@@ -133,7 +134,7 @@ class KillsWhileOneImports(KillsOnceOneStandsBy):
 
 
 def test_one_that_still_imports_takes_the_place_of_a_killed_worker(hosts: Any, tmp_path: Path) -> None:
-    loads = Loads(tmp_path / "loads", tmp_path / "may-end")
+    loads = Loads(tmp_path / "loads", tmp_path / "may-end", os.getpid())
     saboteur = KillsWhileOneImports("half-in-place", tmp_path / "hurry", loads)
     replacement = run_until_replaced(tmp_path, saboteur, loads, num_dp_replicas=2, label_selector={"pool": "b"})
     assert list(saboteur.ready) == [replacement["pid"]], "no other process was begun"
