@@ -101,12 +101,31 @@ class Staff:
         try:
             if stand_in is None:
                 self.start_in_slot(worker, hand)
-            elif self._settings.scaling.has_accelerators:
-                self._begin_beside(worker, hand, stand_in)
+            elif stand_in.is_ready:
+                self._begin_standing(worker, hand, stand_in.actor)
             else:
-                self._begin(worker, hand, stand_in, {})
+                self._hurry(worker, hand, stand_in.actor)
         except _NOT_STARTED as error:
             self._lost(worker, error)
+
+    def _hurry(self, worker: str, hand: Hand, actor: Any) -> None:
+        """One that still imports does so with the usual priority from now on, and begins then."""
+        hand.actor = actor
+        if hand.is_over:  # released meanwhile, by whoever saw no actor yet
+            hand.kill()
+            return
+        hurried = actor.hurry.options(concurrency_group="control").remote()
+        self._then(
+            hurried,
+            lambda _: self._begin_standing(worker, hand, actor),
+            lambda error: self._not_begun(worker, hand, error),
+        )
+
+    def _begin_standing(self, worker: str, hand: Hand, actor: Any) -> None:
+        if self._settings.scaling.has_accelerators:
+            self._begin_beside(worker, hand, actor)
+        else:
+            self._begin(worker, hand, actor, {})
 
     def _begin_beside(self, worker: str, hand: Hand, stand_in: Any) -> None:
         """Ray tells accelerators to who has the slot alone: an actor that does no more holds it for the stand-in."""

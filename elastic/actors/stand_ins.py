@@ -131,10 +131,10 @@ class StandIns:
         with self._lock:
             return bool(self._all)
 
-    def take(self, node: str) -> Any:
-        """The actor of one on this node, which is nobody's any more; None: there is none.
+    def take(self, node: str) -> StandIn | None:
+        """One on this node, which is nobody's any more; None: there is none.
 
-        One that is not ready is so sooner, once it is begun, than a process that has yet to start.
+        One that is not ready is so sooner, once it is hurried, than a process that has yet to start.
         """
         with self._lock:
             there = [one for one in self._all if one.node == node]
@@ -143,7 +143,7 @@ class StandIns:
                 return None
             self._all.remove(found)
             self.hold()
-            return found.actor
+            return found
 
     def end(self) -> None:
         """End those that nobody has taken."""

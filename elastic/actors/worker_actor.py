@@ -25,6 +25,7 @@ log = logging.getLogger("elastic")
 # `events` waits for news in its own group, so that a freeze is never queued behind it.
 _GROUPS = {"control": 4, "events": 1}
 _IMPORT_S = 600.0  # on a machine whose cores are all busy
+_HURRY_S = 60.0  # in which a new process would have done it, too
 _BEGIN_S = 60.0
 _ANSWER_S = 10.0
 _WATCH_S = 1.0
@@ -46,6 +47,7 @@ class WorkerActor:
         self._worker, self._host = "", cast(Any, None)
         self._has_begun = threading.Event()
         self._importing: threading.Thread | None = None
+        self._hangs_back = threading.Event()
         self._asked_s = time.monotonic()
         self._error: Exception | None = None
         heed_sigterm(self._notice)  # in the main thread, which has no other chance
@@ -68,8 +70,31 @@ class WorkerActor:
             TimeoutError: its imports take too long. Exception: they have failed so.
         """
         self._asked_s = time.monotonic()
-        self._wait_for_imports()
+        self._wait_for_imports(_IMPORT_S)
         return os.getpid()
+
+    def hurry(self) -> None:
+        """Somebody waits for what it still imports: do that with the usual priority, until it could begin.
+
+        Asked before `begin`, whose arguments Ray unpickles: that waits for what is being imported, however slowly.
+
+        Raises:
+            RuntimeError: this process may not raise a priority. TimeoutError, Exception: as `stand_by`.
+        """
+        assert self._importing is not None, "only a stand-in imports before it is begun"
+        take_usual_priority()
+        if self._hangs_back.wait(_ANSWER_S) and self._importing.is_alive() and not catch_up(self._importing):
+            raise RuntimeError("its imports hang back, and may not be hurried")
+        self._wait_for_imports(_HURRY_S)
+
+    def _wait_for_imports(self, within_s: float) -> None:
+        """Raises: as `stand_by`."""
+        assert self._importing is not None, "only a stand-in imports before it is begun"
+        self._importing.join(within_s)
+        if self._importing.is_alive():
+            raise TimeoutError(f"importing took more than {within_s:g} s")
+        if self._error is not None:
+            raise self._error
 
     def surroundings(self) -> dict[str, str]:
         """What Ray tells this process of the accelerators of its slot."""
@@ -82,14 +107,12 @@ class WorkerActor:
             surroundings: of the actor in whose slot a stand-in works.
 
         Raises:
-            RuntimeError: it does not see the GPUs that they name; or what it imports takes long, and would for longer
-                than in a new process. TimeoutError, Exception: as `stand_by`.
+            RuntimeError: it does not see the GPUs that they name.
         """
-        take_usual_priority()
-        self._hurry()
         from elastic.actors.worker import RayWorkerHost
         from elastic.train.rehearsal import check_sight
 
+        take_usual_priority()
         os.environ.update(surroundings)
         check_sight(surroundings.get("CUDA_VISIBLE_DEVICES", ""))
         self._worker = worker
@@ -116,23 +139,6 @@ class WorkerActor:
             os._exit(0)
         self.do("notice", reason)
 
-    def _hurry(self) -> None:
-        """Somebody waits for what it still imports."""
-        if self._importing is None:
-            return
-        if self._importing.is_alive() and not catch_up(self._importing):
-            raise RuntimeError("its imports hang back, and may not be hurried")
-        self._wait_for_imports()
-
-    def _wait_for_imports(self) -> None:
-        """Raises: as `stand_by`."""
-        assert self._importing is not None, "only a stand-in imports before it is begun"
-        self._importing.join(_IMPORT_S)
-        if self._importing.is_alive():
-            raise TimeoutError(f"importing took more than {_IMPORT_S:g} s")
-        if self._error is not None:
-            raise self._error
-
     def _watch(self, stands_by_s: float) -> None:
         """Its driver is gone, and no other one has a use for it."""
         assert self._importing is not None, "only a stand-in is watched"
@@ -144,15 +150,16 @@ class WorkerActor:
 
     def _import(self, train_fn: bytes) -> None:
         try:
-            _import_unhurried(train_fn)
+            hang_back()
+            self._hangs_back.set()
+            _import_all(train_fn)
         except Exception as error:  # whatever the user's modules raise: who asks for it is told
             self._error = error
         finally:
             self._asked_s = time.monotonic()  # whoever has asked meanwhile has waited for this
 
 
-def _import_unhurried(train_fn: bytes) -> None:
-    hang_back()
+def _import_all(train_fn: bytes) -> None:
     import elastic.actors.worker  # noqa: F401
     from elastic.train.heap import set_aside
     from elastic.train.rehearsal import rehearse

@@ -359,7 +359,7 @@ def _shared_ramdisks(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
     stores = dict(cluster.store_bytes)
     for machine in cluster.machines:
         size, store = machine.ramdisk_bytes, stores.get(machine.name, 0)
-        if not wanted.arena_bytes or size is None or not machine.ramdisk.startswith(_OF_STORE):
+        if not wanted.arena_bytes or size is None or machine.ramdisk.rstrip("/") != _OF_STORE:
             continue
         if store <= size < store + wanted.arena_bytes:
             yield Finding(
@@ -368,8 +368,8 @@ def _shared_ramdisks(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
                 where=machine.name,
                 what=f"snapshots take {_gib(wanted.arena_bytes)}, and Ray's object store up to {_gib(store)}, of the "
                 f"{_gib(size)} of {_OF_STORE}: when both fill, who writes to the store is killed (SIGBUS)",
-                fix=f"ray start --object-store-memory={max(0, size - wanted.arena_bytes)}, a larger {_OF_STORE}, or a "
-                "tmpfs of its own for Checkpoint.memory",
+                fix=f"a {_OF_STORE} of {_gib(store + wanted.arena_bytes)}, a smaller store (ray start "
+                "--object-store-memory), or a tmpfs of its own for Checkpoint.memory",
             )
 
 

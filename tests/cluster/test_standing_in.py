@@ -43,6 +43,11 @@ class Loads:
         return _loaded, (self.noted, self.may_end, self.driver)
 
     @property
+    def hurried(self) -> Path:
+        """Whether threads that were kept had the priority of their process's others at the end, a line each."""
+        return self.noted.with_suffix(".hurried")
+
+    @property
     def pids(self) -> list[int]:
         """Processes that have begun to load it."""
         found = map(int, self.noted.read_text().split()) if self.noted.exists() else ()
@@ -55,6 +60,9 @@ def _loaded(noted: Path, may_end: Path, driver: int) -> Loads:
         file.write(f"{os.getpid()}\n")
     if os.getpid() in loads.pids[2:]:
         until(may_end.exists, "nobody ends the loading")
+        with loads.hurried.open("a") as file:
+            mine, others = (os.getpriority(os.PRIO_PROCESS, which) for which in (0, os.getpid()))
+            file.write(f"{mine == others}\n")
     return loads
 
 
@@ -138,6 +146,7 @@ def test_one_that_still_imports_takes_the_place_of_a_killed_worker(hosts: Any, t
     saboteur = KillsWhileOneImports("half-in-place", tmp_path / "hurry", loads)
     replacement = run_until_replaced(tmp_path, saboteur, loads, num_dp_replicas=2, label_selector={"pool": "b"})
     assert list(saboteur.ready) == [replacement["pid"]], "no other process was begun"
+    assert loads.hurried.read_text().split()[0] == "True"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from ray.exceptions import RayActorError
 
 from elastic.actors import staff
 from elastic.actors.staff import Hand, Staff
+from elastic.actors.stand_ins import StandIn
 from elastic.settings import RunSettings, Scaling
 
 NODE = f"{1:056x}"
@@ -47,8 +48,8 @@ class World:
         self.staff = Staff(
             settings, Slots(), (0, print, ""), self._then, self._came_up, lambda *told: self.lost.append(told)
         )
-        self.ready = [Actor("stand-in")]
-        monkeypatch.setattr(self.staff.stand_ins, "take", lambda node: self.ready.pop() if self.ready else None)
+        self.standing = [StandIn(NODE, Actor("stand-in"), is_ready=True)]
+        monkeypatch.setattr(self.staff.stand_ins, "take", lambda node: self.standing.pop() if self.standing else None)
         self.on_start: Callable[[], None] = lambda: None
 
     def hand(self) -> Hand:
@@ -93,9 +94,41 @@ def test_a_stand_in_is_the_worker_and_nothing_is_started(monkeypatch: pytest.Mon
     assert [actor.name for actor in world.killed] == ["stand-in"], "it does not go with its slot"
 
 
-def test_where_none_is_ready_a_process_is_started_in_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_still_imports_is_hurried_and_begun_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scaling in ({}, {"use_gpu": True}):
+        world = World(monkeypatch, **scaling)
+        world.standing[0].is_ready = False
+        actor = world.standing[0].actor
+        world.staff.man("w1", hand := world.hand())
+        assert actor.calls == ["hurry"] and world.begun == [] and world.started == [] and not hand.is_in_slot
+        world.answer(None)
+        if scaling:
+            world.answer({"CUDA_VISIBLE_DEVICES": "3"})
+        assert [one for one, _ in world.begun] == [actor]
+
+
+def test_one_that_can_not_be_hurried_gives_way_to_a_process_in_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    world.ready.clear()
+    world.standing[0].is_ready = False
+    world.staff.man("w1", hand := world.hand())
+    world.answer(RuntimeError("its imports may not be hurried"))
+    assert [actor.name for actor in world.killed] == ["stand-in"]
+    assert hand.is_in_slot and [actor.name for actor in world.started] == ["elastic-r@1-w1"]
+    assert [actor.name for actor, _ in world.begun] == ["elastic-r@1-w1"]
+
+
+def test_one_that_is_released_while_it_hurries_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.standing[0].is_ready = False
+    world.staff.man("w1", hand := world.hand())
+    hand.is_over = True
+    world.answer(None)
+    assert world.begun == [] and [actor.name for actor in world.killed] == ["stand-in"]
+
+
+def test_where_there_is_none_a_process_is_started_in_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.standing.clear()
     world.staff.man("w1", hand := world.hand())
     assert [actor.name for actor in world.started] == ["elastic-r@1-w1"] and hand.is_in_slot
 
@@ -113,7 +146,7 @@ def test_one_that_can_not_begin_gives_way_to_a_process_in_the_slot(monkeypatch: 
 
 def test_a_process_in_the_slot_that_can_not_begin_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    world.ready.clear()
+    world.standing.clear()
     world.staff.man("w1", world.hand())
     world.answer(error := RayActorError())
     assert world.lost == [("w1", error)]
@@ -134,7 +167,7 @@ def test_a_worker_that_is_released_while_it_is_started_leaves_no_process(monkeyp
     for scaling in ({}, {"use_gpu": True}):
         world = World(monkeypatch, **scaling)
         if not scaling:
-            world.ready.clear()
+            world.standing.clear()
         hand = world.hand()
 
         def release(hand: Hand = hand) -> None:
@@ -153,7 +186,7 @@ def test_what_ray_refuses_is_a_lost_worker_and_not_the_end_of_the_run(monkeypatc
         raise ValueError("the name is taken")
 
     world = World(monkeypatch)
-    world.ready.clear()
+    world.standing.clear()
     world.on_start = refuse
     world.staff.man("w1", world.hand())
     assert [(worker, str(error)) for worker, error in world.lost] == [("w1", "the name is taken")]

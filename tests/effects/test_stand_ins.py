@@ -96,7 +96,8 @@ def test_each_is_taken_once_and_another_one_comes(world: World) -> None:
     world.keep([A])
     world.answer()
     assert world.kept.has_any and world.kept.take(B) is None
-    assert world.kept.take(A) is world.started[0] and world.kept.take(A) is None
+    found = world.kept.take(A)
+    assert found is not None and found.actor is world.started[0] and found.is_ready and world.kept.take(A) is None
     world.keep([A], after_s=2.0)
     assert len(world.started) == 1, "the cores belong to those who form"
     world.keep([A])
@@ -112,7 +113,8 @@ def test_one_that_still_imports_is_taken_where_none_is_ready(monkeypatch: pytest
     slow, quick = world.started
     world.calls = [call for call in world.calls if call[0] is quick]
     world.answer()
-    assert world.kept.take(A) is quick and world.kept.take(A) is slow and world.kept.take(A) is None
+    taken = [one for one in (world.kept.take(A) for _ in range(3)) if one is not None]
+    assert [(one.actor, one.is_ready) for one in taken] == [(quick, True), (slow, False)]
     world.kept.end()
     assert world.killed == []
 
@@ -241,17 +243,7 @@ def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[b
         stand_in(b"cno_such_module\nanything\n.").stand_by()
 
 
-class Host:
-    """Stands for what makes a worker of the process."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def ready(self) -> int:
-        return 77
-
-
-def test_one_that_is_begun_while_it_imports_is_hurried_and_waited_for(
+def test_one_that_is_wanted_while_it_imports_hurries_and_answers_when_it_is_ready(
     stand_in: Callable[[bytes], WorkerActor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Slow.begun.clear()
@@ -264,11 +256,12 @@ def test_one_that_is_begun_while_it_imports_is_hurried_and_waited_for(
         return True
 
     monkeypatch.setattr(worker_actor, "catch_up", catch_up)
-    monkeypatch.setattr("elastic.actors.worker.RayWorkerHost", Host)
     actor = stand_in(pickle.dumps(Slow()))
     assert Slow.begun.wait(60)
-    assert actor.begin({}, "w7") == 77
-    assert hurried == ["elastic-importing"] and Slow.has_ended and actor.stands_for() == "w7"
+    actor.hurry()
+    assert hurried == ["elastic-importing"] and Slow.has_ended and actor.stand_by() == os.getpid()
+    actor.hurry()
+    assert len(hurried) == 1, "a thread that has ended is not touched: its number may be another's now"
 
 
 def test_one_that_may_not_be_hurried_leaves_its_place_to_a_new_process(
@@ -280,8 +273,7 @@ def test_one_that_may_not_be_hurried_leaves_its_place_to_a_new_process(
     actor = stand_in(pickle.dumps(Slow()))
     assert Slow.begun.wait(60)
     with pytest.raises(RuntimeError, match="may not be hurried"):
-        actor.begin({}, "w7")
-    assert actor.stands_for() == ""
+        actor.hurry()
     Slow.may_end.set()
     actor.stand_by()
 

@@ -138,6 +138,7 @@ def test_a_cluster_is_judged(changes, wanted, subject, verdict, told):
         ("/dev/shm", 40 * GIB, ROOM),  # Ray puts so large a store elsewhere
         ("/dev/shm", 16 * GIB, Wanted()),
         ("/mnt/ram", 16 * GIB, ROOM),
+        ("/dev/shm/mounted", 16 * GIB, ROOM),
     ],
 )
 def test_slots_and_objects_may_share_a_ramdisk_that_holds_both(ramdisk, store_bytes, wanted):
