@@ -143,7 +143,8 @@ class Bench:
             late = late or error
         stage.watch.look()
         log = stage.watch.log()
-        figures |= recovery(log, fault) | whole_run(log, BATCH) | speed | {"discarded": misfire(log, fault)}
+        figures |= recovery(log, fault) | whole_run(log, BATCH, figures["step_s"]) | speed
+        figures["discarded"] = misfire(log, fault)
         if (journal := stage.journal) and (paused := pause(figures, fault)):
             figures["phases_s"] = phases_s(journal, *paused)
         if scenario == "straggler":

@@ -29,7 +29,7 @@ FIGURES = (
     "step_s",
 )
 _TOGETHER_S = 10.0  # a step of all, on a machine that stalls; the cuts of the scenarios last longer
-_LAST_COMMITS = 80  # some twenty steps of four workers
+_LAST_STEPS = 20
 LOSS_STEPS = 50
 _ANNOUNCED = ("notice",)  # what follows is done at the end of some later step
 
@@ -166,27 +166,28 @@ def lost_before(log: StepLog, step: int) -> int:
     return sum(attempt[0] < step for attempt in log.takers.keys() - {commit.attempt for commit in log.commits})
 
 
-def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
+def whole_run(log: StepLog, batch: int, usual_s: float | None) -> dict[str, Any]:
     """What the run as a whole came to; it must not be longer than an epoch.
 
     Args:
-        batch: samples of a step.
+        batch: samples of a step. usual_s: what one takes that nothing disturbs; None: not known.
 
     Returns:
         samples_repeated, samples_skipped: by committed attempts, against each step's `batch` samples, each once.
         attempts_lost: attempts that were begun and that nobody committed.
         step_efficiency: steps that stand, of all attempts that were begun.
-        goodput: wall time of the steps that stand if each takes the median, of the time from the first one's commit on.
-        loss: mean of the last steps. losses: means of so many steps each, `LOSS_STEPS`, from step 0 on.
+        goodput: wall time of the steps that stand if each takes what it usually does, of the time from the first one's
+            commit on.
+        loss: mean of the last steps. losses: means of so many steps each, `LOSS_STEPS`, from step 0 on. A step counts
+            once, however many members it had.
         digests_equal: all who finished ended with the same parameters, bit for bit; None if nobody did.
     """
     samples = log.samples()
     committed = log.committed_attempts()
     distinct = len({sample for _, sample in samples})
-    firsts, usual_s = list(first_commits(log).values()), step_time_s(log)
+    firsts = list(first_commits(log).values())
     wall_s = max(firsts) - min(firsts) if firsts else 0.0
-    standing = [commit for commit in log.commits if commit.attempt == committed[commit.step]]
-    losses = [commit.loss for commit in standing]
+    losses = _losses(log)
     return {
         "steps": len(committed),
         "samples_repeated": sum(samples.values()) - distinct,
@@ -194,18 +195,28 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
         "attempts_lost": len(log.takers.keys() - {commit.attempt for commit in log.commits}),
         "step_efficiency": len(committed) / len(log.takers) if log.takers else None,
         "goodput": usual_s * (len(firsts) - 1) / wall_s if usual_s and wall_s else None,
-        "loss": mean(losses[-_LAST_COMMITS:]) if losses else None,
-        "losses": _curve(standing),
+        "loss": mean(list(losses.values())[-_LAST_STEPS:]) if losses else None,
+        "losses": _curve(losses),
         "digests_equal": len(set(log.digests.values())) == 1 if log.digests else None,
     }
 
 
-def _curve(standing: Sequence[Commit]) -> list[float]:
-    """Mean loss of each whole stretch of `LOSS_STEPS` steps, up to the first one that nobody has committed in."""
+def _losses(log: StepLog) -> dict[int, float]:
+    """Of each step that stands the mean over its members, in the order of steps."""
+    stands = log.committed_attempts()
+    of: dict[int, list[float]] = {}
+    for commit in log.commits:
+        if commit.attempt == stands[commit.step]:
+            of.setdefault(commit.step, []).append(commit.loss)
+    return {step: mean(of[step]) for step in sorted(of)}
+
+
+def _curve(losses: Mapping[int, float]) -> list[float]:
+    """Mean of each whole stretch of `LOSS_STEPS` steps, up to the first one that nobody has committed in."""
     stretches: dict[int, list[float]] = {}
-    for commit in standing:
-        stretches.setdefault(commit.step // LOSS_STEPS, []).append(commit.loss)
-    whole = (max((commit.step for commit in standing), default=-1) + 1) // LOSS_STEPS
+    for step, loss in losses.items():
+        stretches.setdefault(step // LOSS_STEPS, []).append(loss)
+    whole = (max(losses, default=-1) + 1) // LOSS_STEPS
     return [mean(stretches[at]) for at in takewhile(stretches.__contains__, range(whole))]
 
 
@@ -236,12 +247,16 @@ def share_of_ideal(log: StepLog, fault: Fault, window_s: float) -> dict[str, Any
     return {"speed_after": after / before, "ideal": ideal, "share_of_ideal": after / before / ideal} if before else {}
 
 
-def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_batches: int) -> dict[str, Any]:
+def where_time_went(
+    log: StepLog, outages: Sequence[tuple[float, float]], micro_batch: int, calm_s: float = math.inf
+) -> dict[str, Any]:
     """A storm's time, from its first fault on, against the undisturbed steps before it.
 
     Args:
         outages: (fault, next step committed), by time.
-        micro_batches: of a step; fewer members take more of them each, so that a step takes longer.
+        micro_batch: samples of one forward. Where fewer members take more of these each, a step takes longer; where
+            they leave out what the others would have taken, it does not.
+        calm_s: how long before the first fault steps were undisturbed.
 
     Returns:
         share: steps done, of those that an undisturbed run would have done in the same time.
@@ -252,17 +267,16 @@ def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_
     firsts = first_commits(log)
     stands = log.committed_attempts()
     began_s = outages[0][0]
-    undisturbed_s = step_time_s(log, until_s=began_s)
+    undisturbed_s = step_time_s(log, began_s - calm_s, began_s)
     if undisturbed_s is None:
         raise ValueError("no two steps before the first fault: there is nothing to compare with")
-    whole = max(len(log.takers.get(stands[step], ())) for step, at_s in firsts.items() if at_s < began_s)
+    usual = [_forwards(log, stands[step], micro_batch) for step, at_s in firsts.items() if at_s < began_s]
     lost = {"outage": 0.0, "below_full_size": 0.0, "start_up": 0.0}
     steps = total_s = 0.0
     for (_, a_s), (step, b_s) in pairwise(firsts.items()):
         if b_s <= began_s:
             continue
-        members = max(1, len(log.takers.get(stands[step], ())))
-        due_s = undisturbed_s * math.ceil(micro_batches / members) / math.ceil(micro_batches / whole)
+        due_s = undisturbed_s * _forwards(log, stands[step], micro_batch) / min(usual)
         is_outage = any(a_s < resumed_s and b_s > at_s for at_s, resumed_s in outages)
         steps, total_s = steps + 1, total_s + b_s - a_s
         lost["below_full_size"] += due_s - undisturbed_s
@@ -271,6 +285,12 @@ def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_
         return {"share": 0.0, "undisturbed_step_s": undisturbed_s, "storm_s": 0.0}
     shares = {f"{name}_share": seconds / total_s for name, seconds in lost.items()}
     return {"share": steps * undisturbed_s / total_s, "undisturbed_step_s": undisturbed_s, "storm_s": total_s} | shares
+
+
+def _forwards(log: StepLog, attempt: Attempt, micro_batch: int) -> int:
+    """Of the member that had most to do in an attempt, if its samples were dealt as evenly as can be; 1 at least."""
+    taken = math.ceil(sum(log.consumed.get(attempt, Counter()).values()) / micro_batch)
+    return max(1, math.ceil(taken / max(1, len(log.takers.get(attempt, ())))))
 
 
 def medians(rows: Iterable[dict[str, Any]], discarded: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:

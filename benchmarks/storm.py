@@ -12,7 +12,7 @@ from benchmarks import scenarios
 from benchmarks.rows import Fault, first_commits, recovery, where_time_went, whole_run
 from benchmarks.scenarios import GROUNDS
 from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage
-from benchmarks.training import BATCH, MICRO_BATCHES
+from benchmarks.training import BATCH, MICRO_BATCH
 from benchmarks.turns import Strike, misfire
 from elastic.demo.steplog import StepLog
 
@@ -146,7 +146,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
         rows[-1] |= recovery(window, fault)
     costly = [row for row in rows if row["kind"] != "rejoin"]
     outages = [(row["at_s"], row["at_s"] + (row["t_resume_s"] or 0.0)) for row in costly]
-    spent = where_time_went(log, outages or [(storm.began_s, storm.began_s)], MICRO_BATCHES)
+    spent = where_time_went(log, outages or [(storm.began_s, storm.began_s)], MICRO_BATCH, _CALM_S)
     summary = {
         "discarded": "" if any(not row["misfire"] for row in costly) else "nothing shows that any strike took place",
         "t_detect_s": _worst(rows, "t_detect_s"),
@@ -162,7 +162,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
         "survivors": sum(row["survivors"] for row in rows),
         "survivors_kept": sum(row["survivors_kept"] for row in rows),
     }
-    return summary | whole_run(log, BATCH) | spent | {"faults": rows}
+    return summary | whole_run(log, BATCH, spent["undisturbed_step_s"]) | spent | {"faults": rows}
 
 
 def _steps_within(log: StepLog, from_s: float, seconds: float) -> int:

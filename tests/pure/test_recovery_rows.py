@@ -86,7 +86,7 @@ def test_a_kill_in_mid_step_is_detected_resumed_and_made_whole() -> None:
     assert row["t_full_s"] == 3.75
     assert row["longest_gap_s"] == 1.75  # from 5.0 to 6.75
     assert (row["steps_lost"], row["survivors"], row["survivors_kept"]) == (0, 3, 3)
-    assert whole_run(script.log, BATCH)["attempts_lost"] == 1
+    assert whole_run(script.log, BATCH, None)["attempts_lost"] == 1
 
 
 def test_a_pause_begins_with_a_sudden_fault_and_else_with_the_gap() -> None:
@@ -147,7 +147,7 @@ def test_after_a_notice_the_victim_trains_on_until_it_is_taken_out() -> None:
     row = recovery(script.log, fault(2.0, victims="d"))
     assert row["t_detect_s"] == 3.125
     assert row["longest_gap_s"] == 1.125
-    assert whole_run(script.log, BATCH)["attempts_lost"] == 0
+    assert whole_run(script.log, BATCH, None)["attempts_lost"] == 0
 
 
 def test_victims_that_come_back_make_the_run_whole() -> None:
@@ -199,7 +199,7 @@ def test_a_log_that_ends_too_early_leaves_figures_open() -> None:
 
 def test_samples_of_committed_attempts_are_counted_once() -> None:
     script = Script().steps(2, "abcd").consume("abcd").wait(0.5).steps(2, "abc", generation=2)
-    row = whole_run(script.finish(a="x", b="x").log, BATCH)
+    row = whole_run(script.finish(a="x", b="x").log, BATCH, None)
     assert (row["steps"], row["samples_repeated"], row["samples_skipped"]) == (4, 0, 0)
     assert row["digests_equal"] is True
 
@@ -210,27 +210,28 @@ def test_samples_of_committed_attempts_are_counted_once() -> None:
 def test_samples_that_are_missing_or_doubled_are_found(ids: list[int], repeated: int, skipped: int) -> None:
     script = Script().steps(2, "abcd").consume("a").commit("abcd")
     script.lines[-5]["ids"] = ids
-    row = whole_run(script.log, BATCH)
+    row = whole_run(script.log, BATCH, None)
     assert (row["samples_repeated"], row["samples_skipped"]) == (repeated, skipped)
 
 
 def test_a_step_left_out_is_all_its_samples_skipped() -> None:
     script = Script().steps(2, "abcd")
     script.step += 1
-    assert whole_run(script.steps(1, "abcd").log, BATCH)["samples_skipped"] == BATCH
+    assert whole_run(script.steps(1, "abcd").log, BATCH, None)["samples_skipped"] == BATCH
 
 
 def test_goodput_is_the_time_of_steps_that_stand_of_all_of_it() -> None:
     script = Script().steps(5, "abcd").wait(5 * STEP_S).steps(5, "abc", generation=2)
-    assert whole_run(script.log, BATCH)["goodput"] == pytest.approx(9 / 14)
-    assert whole_run(Script().steps(1, "abcd").log, BATCH)["goodput"] is None
-    assert whole_run(Script().log, BATCH)["goodput"] is None
+    assert whole_run(script.log, BATCH, STEP_S)["goodput"] == pytest.approx(9 / 14)
+    assert whole_run(Script().steps(1, "abcd").log, BATCH, STEP_S)["goodput"] is None
+    assert whole_run(Script().log, BATCH, STEP_S)["goodput"] is None
+    assert whole_run(script.log, BATCH, None)["goodput"] is None
 
 
 def test_replicas_that_differ_or_never_ended_are_told_apart() -> None:
     script = Script().steps(1, "ab")
-    assert whole_run(script.log, BATCH)["digests_equal"] is None
-    assert whole_run(script.finish(a="x", b="y").log, BATCH)["digests_equal"] is False
+    assert whole_run(script.log, BATCH, None)["digests_equal"] is None
+    assert whole_run(script.finish(a="x", b="y").log, BATCH, None)["digests_equal"] is False
 
 
 def test_the_length_of_a_step_is_a_median() -> None:
@@ -240,28 +241,45 @@ def test_the_length_of_a_step_is_a_median() -> None:
 
 
 def test_losses_are_means_of_whole_stretches() -> None:
-    row = whole_run(Script().steps(2 * LOSS_STEPS + 1, "ab").log, BATCH)
+    row = whole_run(Script().steps(2 * LOSS_STEPS + 1, "ab").log, BATCH, None)
     assert len(row["losses"]) == 2
-    assert whole_run(Script().log, BATCH)["losses"] == []
+    assert whole_run(Script().log, BATCH, None)["losses"] == []
+
+
+def test_a_step_of_few_members_counts_as_much_as_one_of_many() -> None:
+    script = Script().steps(LOSS_STEPS // 2, "abcd").steps(LOSS_STEPS // 2, "a")
+    for line in script.lines:
+        line["loss"] = 1.0 if line["step"] < LOSS_STEPS // 2 else 3.0
+    row = whole_run(script.log, BATCH, None)
+    assert row["losses"] == [2.0] and row["loss"] == 3.0
 
 
 def test_a_storms_time_is_accounted_for() -> None:
-    """10 steps alone; an outage of 2 s beside its step; three members take 4/3 of the time; a start-up costs 1 s."""
-    script = Script().steps(10, "abcd")
-    outage = (10.0, 13.0)
-    script.wait(2.0).steps(1, "abcd", 2).steps(3, "abc", 3, step_s=4 / 3).steps(3, "abcd", 4)
+    """10 steps alone; an outage of 2 s beside its step; three members, one of whom has two micro-batches, take twice as long; a start-up costs 1 s."""
+    script = Script().steps(3, "abcd", step_s=2.0).steps(10, "abcd")  # while others start they take longer
+    outage = (16.0, 19.0)
+    script.wait(2.0).steps(1, "abcd", 2).steps(3, "abc", 3, step_s=2.0).steps(3, "abcd", 4)
     script.steps(1, "abcd", 4, step_s=2.0)
-    row = where_time_went(script.log, [outage], micro_batches=12)
+    row = where_time_went(script.log, [outage], micro_batch=1, calm_s=8.0)
     assert row["undisturbed_step_s"] == 1.0
-    assert row["storm_s"] == pytest.approx(12.0)
-    assert row["share"] == pytest.approx(8 / 12)
-    assert row["outage_share"] == pytest.approx(2 / 12)
-    assert row["below_full_size_share"] == pytest.approx(1 / 12)
-    assert row["start_up_share"] == pytest.approx(1 / 12)
+    assert row["storm_s"] == pytest.approx(14.0)
+    assert row["share"] == pytest.approx(8 / 14)
+    assert row["outage_share"] == pytest.approx(2 / 14)
+    assert row["below_full_size_share"] == pytest.approx(3 / 14)
+    assert row["start_up_share"] == pytest.approx(1 / 14)
+
+
+def test_members_who_leave_out_what_others_would_have_taken_have_no_more_to_do() -> None:
+    script = Script().steps(10, "abcd")
+    for _ in range(5):
+        script.consume("abcd").wait(STEP_S).commit("abc")
+    script.lines = [line for line in script.lines if not (line["t"] >= 10.0 and line["pid"] == ord("d"))]
+    row = where_time_went(script.log, [(10.0, 10.5)], micro_batch=1)
+    assert row["below_full_size_share"] == 0.0
 
 
 def test_a_system_that_never_comes_back_has_done_nothing_of_a_storm() -> None:
-    row = where_time_went(Script().steps(10, "abcd").log, [(10.0, 10.0)], micro_batches=12)
+    row = where_time_went(Script().steps(10, "abcd").log, [(10.0, 10.0)], micro_batch=1)
     assert (row["share"], row["storm_s"], row["undisturbed_step_s"]) == (0.0, 0.0, 1.0)
 
 
@@ -273,7 +291,7 @@ def test_a_mean_counts_what_a_median_hides() -> None:
 
 def test_a_storm_that_begins_at_once_has_nothing_to_be_compared_with() -> None:
     with pytest.raises(ValueError, match="before the first fault"):
-        where_time_went(Script().steps(5, "ab").log, [(0.5, 1.0)], micro_batches=12)
+        where_time_went(Script().steps(5, "ab").log, [(0.5, 1.0)], micro_batch=1)
 
 
 def test_medians_leave_out_what_a_repetition_does_not_have() -> None:
