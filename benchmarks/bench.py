@@ -84,7 +84,7 @@ class Bench:
         try:
             stage = self._stage(ground, turn)
             with stage:
-                stage.wait_until_calm(ground.calm_s)
+                stage.wait_until_calm(ground.calm_s, ground.is_prepared)
                 stage.allow_s(self.settings.deadline_s)
                 row |= self._storm(stage) if turn.scenario == STORM else self._one_fault(stage, turn.scenario)
             is_compared = turn.scenario == STORM and turn.system == _COMPARED

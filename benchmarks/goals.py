@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.recovery_tables import BASELINE, counting
+from benchmarks.recovery_tables import BASELINE, counting, counting_by
 from benchmarks.systems import TUNED
 from benchmarks.tables import Result, Table, number, spread
 
@@ -149,7 +149,7 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
     "hang: the survivors' next commit": {
         _EVERYBODY: "who is stopped is known for sure after three looks of its host monitor, and once another one is "
         "seen to wait for it; then it is killed, the others stop, agree and connect, and a whole step is part of it; "
-        "on a slower machine all of that takes longer, and torchft's timeout of a second does not"
+        "on a machine that is slower, or busier, all of that takes longer, and torchft's timeout of a second does not"
     },
     "node loss: the survivors' next commit": {
         _EVERYBODY: "a whole step is part of it on both sides, and so is the forming of the group that makes it"
@@ -159,14 +159,15 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
         "are busy with the survivors' steps"
     },
     "storm: steps committed": {
-        "torchft": "it skips samples instead of waiting for anybody, and so loses little itself",
+        "torchft": "it skips samples instead of waiting for anybody: a loss costs it a timeout and no work, and "
+        "neither of the two loses much of a storm",
         "torchrun": "it loses less than half of its time in such a storm, so that twice its steps are more than a run "
         "makes that nothing befalls",
         _EVERYBODY: "what we lose is said in the table of the storm's time",
     },
     "clean run: steps per second": {
-        _EVERYBODY: "the training thread computes as long as under DDP, and waits longer for a core, of which four "
-        "workers, driver, supervisor, monitors and stand-ins have two here; and the step is short"
+        _EVERYBODY: "four workers, driver, supervisor, monitors and stand-ins share two cores here, and the step is "
+        "short, so that each wait for a core shows"
     },
 }
 
@@ -215,8 +216,8 @@ def held_to(results: Sequence[Result]) -> Table | None:
 def _commits(results: Sequence[Result]) -> str:
     """Which lines are of which commit, if they are of several; a factor is always of one run."""
     by_commit: dict[str, list[str]] = {}
-    for result in results:
-        scenarios = {row["scenario"] for row in _tuned([result])}
+    for result, rows in counting_by(results):
+        scenarios = {row["scenario"] for row in rows if row.get("settings") == TUNED}
         told = [goal.title for goal in GOALS if goal.scenario in scenarios]
         commit = (result["provenance"]["commit"] or "unknown")[:7]
         by_commit.setdefault(commit, []).extend(told)
@@ -234,11 +235,12 @@ def alone(results: Sequence[Result]) -> Table | None:
         newest, values = max(measured, key=lambda one: str(one[0]["provenance"]["date"]))
         is_kept = bound.is_kept(median(values))
         asked = f"{'<=' if bound.is_upper else '>='} {number(bound.bound)}" + ("" if is_kept else " (missed)")
-        commit = f"`{(newest['provenance']['commit'] or 'unknown')[:7]}`"
+        of = newest["provenance"]
+        commit = f"`{(of['commit'] or 'unknown')[:7]}`, {of['machine']['processor']}"
         lines.append((bound.title, spread(values, len(values)), str(len(values)), asked, commit))
         if not is_kept and bound.why_missed:
             notes.append(f"Missed: {bound.title}: {bound.why_missed}.")
-    columns = ("", "median [smallest, largest]", "runs", "goal", "commit")
+    columns = ("", "median [smallest, largest]", "runs", "goal", "commit, machine")
     return (
         Table(title=f"{OURS} alone (default)", columns=columns, rows=tuple(lines), notes=tuple(notes))
         if lines

@@ -100,10 +100,10 @@ def _figure(name: str, found: Any, theme: Theme) -> Any:
     if name == "checkpoint":
         (result,) = found["checkpoint_systems"]
         return _lines(tables.checkpoint_samples(result), theme)
-    settings = name.removeprefix("recovery-")
+    settings, results = name.removeprefix("recovery-"), recovery_tables.shown(found["recovery"])
     figures = {"t_resume_s": "the survivors' next new commit", "t_full_s": "full size again"}
     panels = {
-        f"From the fault to {title} ({settings})": recovery_tables.recovery_samples(found["recovery"], figure, settings)
+        f"From the fault to {title} ({settings})": recovery_tables.recovery_samples(results, figure, settings)
         for figure, title in figures.items()
     }
     return _marks({title: s for title, s in panels.items() if s}, theme)

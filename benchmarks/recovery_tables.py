@@ -32,14 +32,36 @@ def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     Of results with the same scenario and settings only one counts, as what was not measured in turns is not compared:
     of those that compare the most systems, and those in most runs each, the newest.
     """
+    return [row for _, rows in counting_by(results) for row in rows]
+
+
+def by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Results by what they were measured on, that of the newest comparison first: figures of two are never mixed."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        machine = result["provenance"]["machine"]
+        found.setdefault(f"{machine['cores']} cores of {machine['processor']}", []).append(result)
+    return dict(sorted(found.items(), key=lambda one: max(map(_newness, one[1])), reverse=True))
+
+
+def shown(results: Sequence[Result]) -> list[Result]:
+    """Of the machine that the README and plots show: that of the newest comparison."""
+    return next(iter(by_machine(results).values()), [])
+
+
+def _newness(result: Result) -> tuple[bool, str]:
+    return len({row["system"] for row in result["rows"]}) > 1, str(result["provenance"]["date"])
+
+
+def counting_by(results: Sequence[Result]) -> list[tuple[Result, list[Mapping[str, Any]]]]:
+    """Each result with those of its rows that count; see `counting`."""
     owners = _owners(results)
-    return [row for at, result in enumerate(results) for row in result["rows"] if _counts(row, at, owners)]
+    return [(result, [row for row in result["rows"] if _counts(row, at, owners)]) for at, result in enumerate(results)]
 
 
 def standing(results: Sequence[Result]) -> list[Result]:
     """Those of which something counts."""
-    owners = _owners(results)
-    return [result for at, result in enumerate(results) if any(_counts(row, at, owners) for row in result["rows"])]
+    return [result for result, rows in counting_by(results) if rows]
 
 
 def has_faults(result: Result) -> bool:

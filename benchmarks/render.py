@@ -29,7 +29,7 @@ Found = Mapping[str, Sequence[Mapping[str, Any]]]  # by benchmark; in the order 
 RECOVERY = """\
 ### Beside other systems
 
-The same small model, data and faults for all of them, on four workers of three hosts (`shrink`: two) of one machine; a
+The same small model, data and faults for all of them, on four workers of three hosts (`shrink`, `donor`: two) of one machine; a
 step sleeps for 50 ms, and computes on busy cores. They take turns within each repetition; an observer outside breaks
 things, and reads the step log that every training function writes. Medians, [smallest, largest]; the best of a row is
 bold.
@@ -83,10 +83,10 @@ def load(paths: Iterable[Path]) -> Found:
 def plots(found: Found) -> list[str]:
     """Which plots these results give; their names are those of the files."""
     names = []
-    if rows := recovery_tables.counting(found.get("recovery", ())):
-        for settings in recovery_tables.settings_of(rows):
-            if recovery_tables.recovery_samples(found["recovery"], "t_resume_s", settings):
-                names.append(f"recovery-{settings}")
+    results = recovery_tables.shown(found.get("recovery", ()))
+    for settings in recovery_tables.settings_of(recovery_tables.counting(results)):
+        if recovery_tables.recovery_samples(results, "t_resume_s", settings):
+            names.append(f"recovery-{settings}")
     if found.get("checkpoint_systems"):
         names.append("checkpoint")
     if any("case_study" in result for result in found.get("simulator", ())):
@@ -99,9 +99,9 @@ def report(found: Found) -> str:
     parts = [
         "# Tables\n\n`python -m benchmarks.render benchmarks/results/*.json` writes this file; [how](../README.md).\n"
     ]
-    if results := found.get("recovery"):
+    for machine, results in recovery_tables.by_machine(found.get("recovery", ())).items():
         parts += [
-            "## Recovery\n",
+            f"## Recovery on {machine}\n",
             *_origins(recovery_tables.standing(results)),
             *_texts(recovery_tables.recovery(results)),
             *_goals(results, results),
@@ -127,7 +127,7 @@ def section(found: Found) -> str:
     """What the README shows."""
     parts: list[str] = []
     drawn = plots(found)
-    if results := found.get("recovery"):
+    if results := recovery_tables.shown(found.get("recovery", ())):
         compared = [one for one in recovery_tables.standing(results) if recovery_tables.has_faults(one)]
         there = [recovery_tables.settings_of(recovery_tables.counting([one])) for one in compared]
         settings = TUNED if any(TUNED in of for of in there) else DEFAULT
@@ -137,7 +137,7 @@ def section(found: Found) -> str:
             RECOVERY,
             _picture(f"recovery-{settings}", drawn),
             *_texts(shown),
-            *_goals(those, results),
+            *_goals(those, found["recovery"]),
             *_origins(those),
         ]
     for result in found.get("overhead", ()):

@@ -43,6 +43,7 @@ class Ground:
         needs: commands besides `ip`.
         calm_s: that all have trained, at least, when it is broken: who prepares for a loss has the time, as it has in
             runs whose faults are hours apart, and no process that still starts is measured.
+        is_prepared: it is not broken before that is done, either.
     """
 
     slots: tuple[int, ...] = (2, 2, 2)
@@ -54,11 +55,17 @@ class Ground:
     saves: bool = True
     needs: tuple[str, ...] = ()
     calm_s: float = 12.0
+    is_prepared: bool = True
 
 
 def kill(stage: Stage) -> Fault:
     """SIGKILL to a member that does not lead."""
     return _signal(stage, "kill", stage.member(), signal.SIGKILL)
+
+
+def early(stage: Stage) -> Fault:
+    """SIGKILL to a member that does not lead, before anybody can have prepared for it."""
+    return _signal(stage, "early", stage.member(), signal.SIGKILL)
 
 
 def leader(stage: Stage) -> Fault:
@@ -317,7 +324,7 @@ def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
 STRIKES = {
     strike.__name__: strike
     for strike in (
-        *(kill, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
+        *(kill, early, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
         *(driver, everyone, shrink, clean),
         *(partition, split, halves, link, headless, mute, deaf),
     )
@@ -325,6 +332,7 @@ STRIKES = {
 _STANDING_BY = Ground(calm_s=20.0)  # who keeps stand-ins has one on each host by then, as always in a run of hours
 GROUNDS = {
     "kill": _STANDING_BY,
+    "early": Ground(calm_s=0.0, is_prepared=False),
     "leader": _STANDING_BY,
     "notice": _STANDING_BY,
     "everyone": _STANDING_BY,

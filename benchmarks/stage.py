@@ -143,10 +143,11 @@ class Stage:
         until_s = time.monotonic() + seconds
         self.wait_for(lambda: time.monotonic() >= until_s, f"{seconds:.0f} s had passed")
 
-    def wait_until_calm(self, calm_s: float = 0.0) -> None:
+    def wait_until_calm(self, calm_s: float = 0.0, is_prepared: bool = False) -> None:
         """All members are there and training, all spares have built their model, for so long at least.
 
-        Nor does any process still prepare itself for somebody's loss, unless that takes a minute more.
+        Args:
+            is_prepared: nor does any process still prepare itself for somebody's loss, unless that takes a minute more.
         """
 
         def is_whole() -> bool:
@@ -158,8 +159,8 @@ class Stage:
             lambda: self.watch.step >= step + _CALM_STEPS and time.monotonic() >= until_s,
             f"{_CALM_STEPS} calm steps",
         )
-        given_up_s = time.monotonic() + _PREPARED_S
-        while self.titled(self.system.preparing) and time.monotonic() < given_up_s:
+        given_up_s = time.monotonic() + (_PREPARED_S if is_prepared else 0.0)
+        while time.monotonic() < given_up_s and self.titled(self.system.preparing):
             self.wait_s(1.0)
 
     def finish(self) -> int:

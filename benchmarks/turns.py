@@ -13,7 +13,7 @@ TRIES = 3  # of a repetition whose fault did not fire
 _GRACE_S = 0.5  # a line that was being written, and the fault's own way
 _CUT_GRACE_S = 1.0  # of packets under way when a host is cut off
 _SILENT_AFTER_S = {"notice": 6.0} | dict.fromkeys(
-    ("kill", "leader", "swap", "stop", "node", "power", "donor", "everyone", "shrink"), _GRACE_S
+    ("kill", "early", "leader", "swap", "stop", "node", "power", "donor", "everyone", "shrink"), _GRACE_S
 )
 _PARTED = ("partition", "split", "halves", "link", "mute", "deaf")
 _PARTED_S = 10.0

@@ -69,7 +69,7 @@ class Played:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def wait_until_calm(self, calm_s: float) -> None:
+    def wait_until_calm(self, calm_s: float, is_prepared: bool) -> None:
         pass
 
     def allow_s(self, seconds: float) -> None:
@@ -100,7 +100,7 @@ class Played:
 class Late(Played):
     """A run whose workers are not all there in time."""
 
-    def wait_until_calm(self, calm_s: float) -> None:
+    def wait_until_calm(self, calm_s: float, is_prepared: bool) -> None:
         raise LateError("not in time: all workers were there")
 
 

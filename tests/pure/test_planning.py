@@ -243,7 +243,7 @@ def test_an_outage_of_all_machines_costs_what_was_not_uploaded():
 def test_what_was_measured_is_what_the_results_say():
     recovery = medians()
     assert pytest.approx(recovery["node"]["t_resume_s"], rel=0.01) == planning.DETECT_S
-    joined = [row for row in result("recovery_elastic")["rows"] if row["scenario"] == "join"]
+    joined = [row for row in result("inputs/recovery_elastic")["rows"] if row["scenario"] == "join"]
     gap_s, copy_s = (median(row[name] for row in joined) for name in ("longest_gap_s", "copy_s"))
     assert gap_s / copy_s == pytest.approx(planning.HEAL_TIMES, rel=0.02)
     kept = result("checkpoint_systems")
@@ -310,4 +310,4 @@ def result(name: str) -> dict[str, Any]:
 
 
 def medians() -> dict[str, dict[str, float]]:
-    return {row["scenario"]: row for row in result("recovery_elastic")["medians"]}
+    return {row["scenario"]: row for row in result("inputs/recovery_elastic")["medians"]}

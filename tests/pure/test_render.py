@@ -203,6 +203,31 @@ def test_what_had_no_turn_does_not_take_the_place_of_what_had() -> None:
     assert recovery_tables.standing([new]) == [new]
 
 
+def test_figures_of_two_machines_are_never_mixed() -> None:
+    other = PROVENANCE["machine"] | {"processor": "Xeon"}
+    there = result(run("elastic", t_resume_s=9.0), run("peer", t_resume_s=8.0), run("elastic", scenario="stop"))
+    there["provenance"] = PROVENANCE | {"machine": other}
+    here = result(run("elastic", t_resume_s=1.0), run("peer", t_resume_s=2.0))
+    here["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
+    alone = result(run("elastic", t_resume_s=7.0))
+    alone["provenance"] = PROVENANCE | {"machine": other, "date": "2026-01-04T00:00:00+00:00"}
+    results = [there, here, alone]
+    assert recovery_tables.shown(results) == [here], "of the newest comparison"
+    page = render.report({"recovery": results})
+    first, second = page.index("## Recovery on 2 cores of AMD EPYC"), page.index("## Recovery on 2 cores of Xeon")
+    assert "**1**" in page[first:second] and "**8**" in page[second:] and "**8**" not in page[first:second]
+    assert "**1**" in render.section({"recovery": results}) and "**8**" not in render.section({"recovery": results})
+
+
+def test_a_goal_is_of_the_commit_whose_rows_count() -> None:
+    old = result(*(run(name, settings="tuned", t_resume_s=1.0) for name in ("elastic", "torchft")))
+    new = result(*(run(name, settings="tuned", t_resume_s=1.0) for name in ("elastic", "torchft")))
+    new["rows"] += [run(name, 0, "stop", "tuned", t_resume_s=1.0) for name in ("elastic", "torchft")]
+    new["provenance"] = PROVENANCE | {"commit": "abcdefghi", "date": "2026-01-03T00:00:00+00:00"}
+    table = goals.held_to([old, new])
+    assert table is not None and "0123456" not in "".join(table.notes), "nothing of the old one counts"
+
+
 def test_losses_are_those_of_the_worst_run() -> None:
     lost = {"steps": 9, "samples_repeated": 0, "samples_skipped": 0, "survivors": 3, "survivors_kept": 0}
     rows = [run("peer", 0, steps_lost=2, **lost), run("peer", 1, steps_lost=15, **(lost | {"samples_skipped": 4}))]
@@ -387,7 +412,7 @@ def test_a_goal_of_our_own_that_is_missed_has_its_reason() -> None:
     table = goals.alone([alone(0.8)])
     assert table is not None
     ((title, median, runs, asked, commit),) = table.rows
-    assert "400 MB" in title and (median, runs, asked, commit) == ("3", "5", "<= 1.5 (missed)", "`0123456`")
+    assert "400 MB" in title and (median, runs, asked, commit) == ("3", "5", "<= 1.5 (missed)", "`0123456`, AMD EPYC")
     assert table.notes[0].startswith(f"Missed: {title}: beside the copy, state is read")
     kept = goals.alone([alone(0.4)])
     assert kept is not None and kept.rows[0][3] == "<= 1.5" and not kept.notes
@@ -398,7 +423,7 @@ def test_the_newest_result_with_enough_runs_counts_alone() -> None:
     table = goals.alone(
         [alone(0.8), alone(0.4) | later, alone(0.3, count=4) | {"provenance": PROVENANCE | {"date": "2027"}}]
     )
-    assert table is not None and table.rows[0][4] == "`abcdefg`"
+    assert table is not None and table.rows[0][4] == "`abcdefg`, AMD EPYC"
     assert goals.alone([alone(0.8, count=4), result(run("torchft", scenario="join"))]) is None
     unfinished = alone(0.8)
     unfinished["rows"][0]["longest_gap_s"] = None
