@@ -29,10 +29,10 @@ Found = Mapping[str, Sequence[Mapping[str, Any]]]  # by benchmark; in the order 
 RECOVERY = """\
 ### Beside other systems
 
-The same small model, data and faults for all of them, on four workers of three hosts (`shrink`, `donor`: two) of one machine; a
-step sleeps for 50 ms, and computes on busy cores. They take turns within each repetition; an observer outside breaks
-things, and reads the step log that every training function writes. Medians, [smallest, largest]; the best of a row is
-bold.
+The same small model, data and faults for all of them, on four workers of three hosts (`shrink`, `donor`: two) of one
+machine; a step sleeps for 50 ms, and computes on busy cores. They take turns within each repetition; an observer
+outside breaks things, and reads the step log that every training function writes. Medians, [smallest, largest]; the
+best of a row is bold.
 """
 OVERHEAD = """\
 ### Without faults

@@ -1,8 +1,8 @@
 """The systems that the recovery benchmark compares, and the settings that they run with.
 
-`default` is what a system does if nobody sets anything; `tuned` has short timeouts, of which docs/benchmarks.md says how
-they were found; `shorter` has those that were tried below them, and is there to be tried. Figures of two of
-these are never mixed. A row of the result carries the settings that it was made with.
+`default` is what a system does if nobody sets anything; `tuned` has short timeouts (docs/benchmarks.md says how they
+were found); `shorter` has those that were tried below them, and is there to be tried. Figures of two of these are never
+mixed. A row of the result carries the settings that it was made with.
 """
 
 import sys

@@ -255,7 +255,7 @@ def test_a_step_of_few_members_counts_as_much_as_one_of_many() -> None:
 
 
 def test_a_storms_time_is_accounted_for() -> None:
-    """10 steps alone; an outage of 2 s beside its step; three members, one of whom has two micro-batches, take twice as long; a start-up costs 1 s."""
+    """10 steps alone; an outage of 2 s beside its step; one of three has twice as much to do; a start-up of 1 s."""
     script = Script().steps(3, "abcd", step_s=2.0).steps(10, "abcd")  # while others start they take longer
     outage = (16.0, 19.0)
     script.wait(2.0).steps(1, "abcd", 2).steps(3, "abc", 3, step_s=2.0).steps(3, "abcd", 4)
