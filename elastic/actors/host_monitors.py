@@ -30,6 +30,7 @@ log = logging.getLogger("elastic")
 
 _REPLACE_S = 1.0  # until a lost monitor is replaced; on a node that is gone, its workers are proven dead by then
 _END_S = 10.0
+_STACK_S = 1.0  # for which a fence waits for the stacks of who is killed: nobody can have them after it
 _HUNG_S = 60.0  # for which a monitor that was heard before says nothing, though it beats every period
 
 Then = Callable[[Any, Callable[[Any], Any], Callable[[Exception], Any]], None]
@@ -75,6 +76,7 @@ class HostMonitors:
         self._silences: Silences[str] = Silences(time.monotonic())  # of monitors that no relay hears
         self._relays = Relays(self._believe, emit, then, self._lost, self._end, limits)
         self._watched: dict[str, str] = {}
+        self._inspected: set[str] = set()  # whose stacks have been asked for, and have not come yet
         self._refusals = Refusals()
         self._garbled: set[str] = set()  # nodes whose monitor has answered with what is no beat; asked again soon
         self._is_measured: dict[str, bool] = {}  # whether another node's bytes came fast enough; False: there was none
@@ -145,12 +147,14 @@ class HostMonitors:
         """Have its stacks dumped; they come as an event."""
 
         def tell(answer: Any) -> None:
+            self._inspected.discard(worker)
             stack, why_not = text_of(node, answer)
             self._emit(ev.StackDumped(worker=worker, stack=stack or why_not))
 
         if node in self._monitors:
+            self._inspected.add(worker)
             asked = self._monitors[node].inspect.options(concurrency_group="stacks").remote(worker)
-            self._then(asked, tell, _ignore)
+            self._then(asked, tell, lambda _: self._inspected.discard(worker))
 
     def fence(self, node: str, worker: str, done: Callable[[str], None]) -> None:
         """Kill a worker; `done` gets the proof of its end, empty if there is none."""
@@ -162,7 +166,8 @@ class HostMonitors:
             done(proof)
 
         if node in self._monitors:
-            self._then(self._monitors[node].fence.remote(worker), fenced, lambda _: done(""))
+            stack_s = _STACK_S if worker in self._inspected else 0.0
+            self._then(self._monitors[node].fence.remote(worker, stack_s), fenced, lambda _: done(""))
         else:
             done("")
 

@@ -15,6 +15,7 @@ from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.priority import take_usual_priority
 from elastic.actors.processes import Process, ended_among
+from elastic.actors.stacks import Dump
 from elastic.actors.watched import CLOSER_LOOK_S, LOOK_S, Watched
 from elastic.chaos.aftermath import Aftermath
 from elastic.chaos.striking import Scene, strike
@@ -70,6 +71,7 @@ class HostMonitor:
         self._is_urgent, self._looked_s = False, time.monotonic()
         self._watched: dict[str, Watched] = {}
         self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
+        self._dumps: dict[str, Dump] = {}  # of those who are being inspected
         self._news: list[ev.Event] = []
         self._forgotten = 0  # news before these, which nobody will ask for again
         self._lock = threading.Condition()
@@ -101,11 +103,20 @@ class HostMonitor:
             self._forget(self._forgotten + len(news))
             return news
 
-    def fence(self, worker: str) -> str:
-        """Kill a worker and wait for its end; returns the proof, empty if it could not be had."""
+    def fence(self, worker: str, stack_s: float = 0.0) -> str:
+        """Kill a worker and wait for its end; returns the proof, empty if it could not be had.
+
+        Args:
+            stack_s: it is being inspected, and is killed once its stacks are taken, or after so long at most. Who is
+                stopped is not waited for: a dump was begun when that was seen.
+        """
         with self._lock:
             watched = self._watched.get(worker)
-        return _kill(watched) if watched is not None else ""
+        if watched is None:
+            return ""
+        if stack_s and watched.dump is None:
+            self._dump_of(worker, watched).wait(stack_s)
+        return _kill(watched)
 
     def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
         """Have a fault strike a worker on this node, or the node, which is called `node`; what came of it is news.
@@ -138,7 +149,19 @@ class HostMonitor:
         """Where its threads stand, or why that can not be seen; takes some seconds at most."""
         with self._lock:
             watched = self._watched.get(worker)
-        return watched.stacks() if watched is not None else "it is not watched"
+        if watched is None:
+            return "it is not watched"
+        stacks = self._dump_of(worker, watched).stacks()
+        self._dumps.pop(worker, None)
+        return stacks
+
+    def _dump_of(self, worker: str, watched: Watched) -> Dump:
+        """The one that was begun, or one that begins now."""
+        with self._lock:
+            dump = watched.dump or self._dumps.get(worker)
+            if dump is None:
+                dump = self._dumps[worker] = Dump(watched.pid)
+            return dump
 
     def reset_gpus(self, gpus: tuple[str, ...], timeout_s: float) -> str:
         """Reset GPUs of this node; returns why they were not, empty if they were."""

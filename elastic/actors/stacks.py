@@ -40,6 +40,10 @@ class Dump:
         self._thread = threading.Thread(target=self._take, args=(pid,), name="elastic-stacks", daemon=True)
         self._thread.start()
 
+    def wait(self, timeout_s: float) -> None:
+        """Until they are taken, for so long at most."""
+        self._thread.join(timeout_s)
+
     def stacks(self) -> str:
         """See `dump_stacks`; waits for them, a little longer than they may take."""
         self._thread.join(2 * _DUMP_S)

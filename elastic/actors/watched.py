@@ -65,10 +65,6 @@ class Watched:
         elif self.dump is None:
             self.dump = Dump(self.pid)
 
-    def stacks(self) -> str:
-        """Where its threads stand, or why that can not be seen; takes some seconds at most."""
-        return (self.dump or Dump(self.pid)).stacks()
-
     def reading(self, worker: str) -> Reading | None:
         flight = self.flight
         if flight is None:

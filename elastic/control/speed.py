@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import median_low
 
 from elastic.control.integrity import Account
 
@@ -30,6 +30,8 @@ def _mixed(old_s: float, new_s: float) -> float:
 def scores(seconds: Sequence[float], width: int = 1) -> tuple[float, ...]:
     """How many times the median of its group each worker takes; 1 for whom nothing is known.
 
+    Of an even number the faster one of the middle two is the median: of two workers one may be slow.
+
     Args:
         seconds: for a micro-batch, by rank. width: workers of a replica: a group are those who hold the same shard,
             since shards may be work of different sizes.
@@ -51,7 +53,7 @@ def _scores(seconds: Sequence[float]) -> tuple[float, ...]:
     known = [one for one in seconds if one > 0.0]
     if not known:
         return (1.0,) * len(seconds)
-    middle = median(known)
+    middle = median_low(known)
     return tuple(one / middle if one > 0.0 else 1.0 for one in seconds)
 
 

@@ -289,6 +289,25 @@ def test_what_a_monitor_answers_to_a_command_proves_nothing_if_it_is_garbage(
     assert f"refused: {why_not}" in caplog.messages and not driven.of(Exception)
 
 
+def test_a_fence_waits_for_the_stacks_that_were_asked_for_and_have_not_come(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+    may_end = threading.Event()
+    monkeypatch.setattr(HostMonitor, "fence", lambda self, worker, stack_s: asked.append((worker, stack_s)) or "proof")
+    monkeypatch.setattr(HostMonitor, "inspect", lambda self, worker: str(may_end.wait(LONG_S)))
+    driven.monitors.need("a")
+    driven.monitors.inspect("a", "w0")
+    proofs: list[str] = []
+    for worker in ("w0", "w1"):
+        driven.monitors.fence("a", worker, proofs.append)
+    may_end.set()
+    driven.first(ev.StackDumped)
+    driven.monitors.fence("a", "w0", proofs.append)
+    eventually(lambda: len(proofs) == 3, "all are fenced")
+    assert asked == [("w0", 1.0), ("w1", 0.0), ("w0", 0.0)]
+
+
 # --- health, measured between nodes -----------------------------------------------------------------------------------
 
 

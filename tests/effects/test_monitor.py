@@ -92,6 +92,25 @@ def test_a_fence_kills_a_stopped_process_with_proof(monitor, worker, path):
     assert event.worker == "w0"
 
 
+def test_who_is_inspected_is_killed_after_its_stacks_are_taken_whichever_call_comes_first(monitor, worker, path):
+    monitor.watch("w0", worker.pid, path)
+    fencing = threading.Thread(target=monitor.fence, args=("w0", LONG_S), daemon=True)
+    fencing.start()
+    eventually(lambda: "w0" in monitor._dumps, "the fence has come")
+    assert "fly (" in monitor.inspect("w0")
+    fencing.join(LONG_S)
+    worker.join(LONG_S)
+    assert worker.exitcode == -9
+
+
+def test_a_fence_waits_for_stacks_no_longer_than_it_is_told(monitor, worker, path, monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(stacks_module, "dump_stacks", lambda pid: str(never.wait(LONG_S)))
+    monitor.watch("w0", worker.pid, path)
+    assert monitor.fence("w0", 0.05) == f"pid {worker.pid} was killed by its host monitor"
+    never.set()
+
+
 def test_a_fence_of_somebody_unknown_proves_nothing(monitor):
     assert monitor.fence("stranger") == ""
 
@@ -186,7 +205,7 @@ def test_the_stacks_of_who_is_stopped_are_taken_as_soon_as_it_is_found_so_again(
     assert one.dump is None, "it may run now and then, as one does that is slowed down by signals"
     one.look(0.1)
     one.look(0.1)
-    assert (one.stacks(), dumped) == ("as it stood", [worker.pid])
+    assert one.dump is not None and (one.dump.stacks(), dumped) == ("as it stood", [worker.pid])
     os.kill(worker.pid, signal.SIGCONT)
     eventually(lambda: process_state(worker.pid) == "S", "it goes on")
     one.look(0.1)

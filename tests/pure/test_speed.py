@@ -25,8 +25,13 @@ def test_who_computes_nothing_keeps_its_figure():
 
 @pytest.mark.parametrize(
     ("seconds", "wanted"),
-    [((1.0, 1.0, 3.0), (1.0, 1.0, 3.0)), ((0.0, 2.0, 4.0, 2.0), (1.0, 1.0, 2.0, 1.0)), ((0.0, 0.0), (1.0, 1.0))],
-    ids=["one is slow", "one is not known", "nothing is known"],
+    [
+        ((1.0, 1.0, 3.0), (1.0, 1.0, 3.0)),
+        ((0.0, 2.0, 4.0, 2.0), (1.0, 1.0, 2.0, 1.0)),
+        ((0.0, 0.0), (1.0, 1.0)),
+        ((1.0, 2.0), (1.0, 2.0)),
+    ],
+    ids=["one is slow", "one is not known", "nothing is known", "one of two is slow"],
 )
 def test_scores_are_relative_to_the_median(seconds, wanted):
     assert scores(seconds) == wanted
