@@ -172,10 +172,12 @@ def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     for system in _ordered(row["system"] for row in here):
         runs = [row for row in here if row["system"] == system]
         lists = {name: [len(row[name]) for row in runs if row.get(name) is not None] for name in _LISTS}
-        shown = ("misfires", "steps_in_storm", "share", "steps_lost", "t_resume_s")
+        shown = ("misfires", "steps_in_storm", _SAMPLES, "share", "steps_lost", "t_resume_s")
         values = [*lists.values(), *([row[name] for row in runs if row.get(name) is not None] for name in shown)]
         cells = [spread(found, len(runs)) for found in values]
         cells[_STEPS_AT] += "".join(map(_cut_short, runs))
+        if not any(_SAMPLES in row for row in runs):  # an older result
+            cells[_STEPS_AT + 1] = ""
         lines.append((system, *cells))
     columns = (
         "system",
@@ -183,6 +185,7 @@ def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
         "skipped",
         "not seen",
         "steps in the storm",
+        "samples in these",
         "of an undisturbed run's",
         "steps done again",
         "slowest resumption, s",
@@ -224,6 +227,7 @@ def _lasting(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 _LISTS = ("faults", "strikes_skipped")
+_SAMPLES = "samples_in_storm"
 _STEPS_AT = 3  # among the cells of a storm
 
 

@@ -153,7 +153,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
         "t_resume_s": _worst(rows, "t_resume_s"),
         "t_full_s": _worst(rows, "t_full_s"),
         "longest_gap_s": _worst(rows, "longest_gap_s"),
-        "steps_in_storm": _steps_within(log, storm.began_s, storm_s),
+        **_done_within(log, storm.began_s, storm_s),
         "storm_length_s": storm_s,
         "storm_seconds_played": min(storm_s, storm.ended_s - storm.began_s),
         "strikes_skipped": storm.skipped,
@@ -165,9 +165,12 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
     return summary | whole_run(log, BATCH, spent["undisturbed_step_s"]) | spent | {"faults": rows}
 
 
-def _steps_within(log: StepLog, from_s: float, seconds: float) -> int:
-    """Steps that were first committed within so many seconds: what systems are compared by."""
-    return sum(from_s < at_s <= from_s + seconds for at_s in first_commits(log).values())
+def _done_within(log: StepLog, from_s: float, seconds: float) -> dict[str, int]:
+    """Steps that were first committed within so many seconds: what systems are compared by; and what was in them."""
+    stands = log.committed_attempts()
+    steps = [step for step, at_s in first_commits(log).items() if from_s < at_s <= from_s + seconds]
+    samples = sum(len(log.consumed.get(stands[step], ())) for step in steps)
+    return {"steps_in_storm": len(steps), "samples_in_storm": samples}
 
 
 def _worst(rows: list[dict[str, Any]], name: str) -> float | None:

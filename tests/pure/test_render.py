@@ -277,6 +277,7 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
             scenario="storm",
             steps=950,
             steps_in_storm=900,
+            samples_in_storm=21_000,
             share=0.88,
             faults=[{}] * 40,
             steps_lost=0,
@@ -293,8 +294,10 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
     assert recovery_tables.matrix(rows, "t_resume_s", "resumed", "default") is None
     storms, clean = recovery_tables.storms(rows, "default"), recovery_tables.clean(rows, "default")
     assert storms is not None and storms.rows == (
-        ("elastic", "40", "2", "1", "900 (over after 45 of 120 s)", "0.88", "0", "1.2"),
+        ("elastic", "40", "2", "1", "900 (over after 45 of 120 s)", "21000", "0.88", "0", "1.2"),
     )
+    older = recovery_tables.storms([run("elastic", scenario="storm", steps_in_storm=900)], "default")
+    assert older is not None and older.rows[0][4:6] == ("900", ""), "nobody counted samples then"
     assert storms.title == "A storm of faults of 120 s, 1 run each (default)"
     assert recovery_tables.storm_times(rows, "default") is None
     shares = {"outage_share": 0.02, "below_full_size_share": 0.01, "start_up_share": 0.09}
