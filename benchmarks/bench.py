@@ -12,7 +12,17 @@ from benchmarks import link, storm
 from benchmarks.hosts import Hosts
 from benchmarks.phases import phases_s
 from benchmarks.remains import HostsError
-from benchmarks.rows import FIGURES, Fault, mean_step_s, pause, recovery, share_of_ideal, step_time_s, whole_run
+from benchmarks.rows import (
+    FIGURES,
+    Fault,
+    broken_promises,
+    mean_step_s,
+    pause,
+    recovery,
+    share_of_ideal,
+    step_time_s,
+    whole_run,
+)
 from benchmarks.scenarios import CLEAN_S, GROUNDS, SPEED_S, STRIKES, Ground
 from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage
 from benchmarks.systems import DEFAULT, RAY_TUNED, SYSTEMS
@@ -51,7 +61,7 @@ class Bench:
 
     Attributes:
         settings: of the repetitions that follow.
-        troubles: what went wrong with the bench itself, a line each.
+        troubles: what went wrong with the bench itself, and promises of ours that a run has broken, a line each.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -99,6 +109,8 @@ class Bench:
                 row["discarded"] = _told(error)
             if not is_clear:
                 self.troubles.append(f"{turn}: {_told(error)}")
+        if turn.system == _COMPARED and not row["discarded"] and (broken := broken_promises(row)):
+            self.troubles.append(f"{turn}: {', '.join(broken)}")
         if row["note"] and stage is not None:
             row["note"] += f"; its driver: {stage.last_word}"
         self._tidy(stage, is_clear and not (row["note"] and system.on_ray))

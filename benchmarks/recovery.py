@@ -37,7 +37,10 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def main() -> None:
-    """Measure, write the result after each repetition, print a line for each."""
+    """Measure, write the result after each repetition, print a line for each.
+
+    The exit code is 1 if something went wrong with the bench itself, or a run of ours has broken a promise.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     known = [*STRIKES, STORM]
     parser.add_argument(

@@ -30,6 +30,7 @@ FIGURES = (
 )
 _TOGETHER_S = 10.0  # a step of all, on a machine that stalls; the cuts of the scenarios last longer
 _LAST_STEPS = 20
+_ROUNDING = 1e-9  # of parameters in double precision, by another order of summation
 LOSS_STEPS = 50
 _ANNOUNCED = ("notice",)  # what follows is done at the end of some later step
 
@@ -256,7 +257,7 @@ def where_time_went(
         outages: (fault, next step committed), by time.
         micro_batch: samples of one forward. Where fewer members take more of these each, a step takes longer; where
             they leave out what the others would have taken, it does not.
-        calm_s: how long before the first fault steps were undisturbed.
+        calm_s: how long before the first fault steps were undisturbed; if there were none, all before it count.
 
     Returns:
         share: steps done, of those that an undisturbed run would have done in the same time.
@@ -267,7 +268,7 @@ def where_time_went(
     firsts = first_commits(log)
     stands = log.committed_attempts()
     began_s = outages[0][0]
-    undisturbed_s = step_time_s(log, began_s - calm_s, began_s)
+    undisturbed_s = step_time_s(log, began_s - calm_s, began_s) or step_time_s(log, until_s=began_s)
     if undisturbed_s is None:
         raise ValueError("no two steps before the first fault: there is nothing to compare with")
     usual = [_forwards(log, stands[step], micro_batch) for step, at_s in firsts.items() if at_s < began_s]
@@ -316,6 +317,19 @@ def medians(rows: Iterable[dict[str, Any]], discarded: Iterable[dict[str, Any]] 
         }
         for (scenario, system, settings), group in groups.items()
     ]
+
+
+def broken_promises(row: Mapping[str, Any]) -> list[str]:
+    """What a run of ours shows of the README's promises that does not hold; a figure that is not known breaks none."""
+    difference = row.get("param_rel_diff_vs_clean") or 0.0
+    told = {
+        "samples were repeated": row.get("samples_repeated"),
+        "samples were skipped": row.get("samples_skipped"),
+        "steps that survivors had committed were done again": row.get("steps_lost") if row.get("survivors") else 0,
+        "its parameters are not those of the run without faults": difference > _ROUNDING,
+        "replicas ended with different parameters": row.get("digests_equal") is False,
+    }
+    return [what for what, is_so in told.items() if is_so]
 
 
 def _kind(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from benchmarks.remains import HostsError
 from benchmarks.rows import Fault
 from benchmarks.stage import LateError
 from benchmarks.systems import TUNED
+from benchmarks.training import BATCH
 from benchmarks.turns import Turn
 from elastic.demo.steplog import StepLog, collect
 
@@ -56,9 +57,17 @@ class Played:
 
     def log(self, until_s: float = math.inf) -> StepLog:
         lines = [
-            line(event, at_s, pid, step, ids=[], loss=0.0)
+            line(
+                event,
+                at_s,
+                pid,
+                step,
+                ids=list(range(BATCH * step, BATCH * (step + 1)))[pid - 1 :: len(pids)],
+                loss=0.0,
+            )
             for step, at_s in enumerate((8.0, 9.0, 10.5, 11.5))
-            for pid in ((1, 2, 3, 4) if at_s < 10.0 else (1, 2, 3))
+            for pids in ((1, 2, 3, 4) if at_s < 10.0 else (1, 2, 3),)
+            for pid in pids
             for event in ("consumed", "committed")
         ]
         return collect(one for one in lines if one["t"] < until_s)

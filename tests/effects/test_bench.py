@@ -61,6 +61,19 @@ def test_a_run_that_is_late_keeps_what_its_strike_has_noted(tmp_path: Path, monk
     assert (row["t_full_s"], row["seen"], row["timed_out"]) == (None, "seen", True)
 
 
+@pytest.mark.parametrize("system", ["elastic", "torchrun"])
+def test_a_promise_of_ours_that_a_run_breaks_fails_the_bench(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others promise something else: their rows say what they lose."""
+    monkeypatch.setitem(STRIKES, "kill", strike)
+    made = on(Hosts(), tmp_path, Played(), monkeypatch)
+    assert made.repetition(dataclasses.replace(TURN, system=system))["samples_skipped"] == 0 and made.troubles == []
+    monkeypatch.setattr("benchmarks.bench.BATCH", 25)  # one more than anybody has consumed
+    assert made.repetition(dataclasses.replace(TURN, system=system))["samples_skipped"] == 4
+    assert [trouble.endswith(": samples were skipped") for trouble in made.troubles] == [True] * (system == "elastic")
+
+
 @pytest.mark.parametrize("failures", [1, 9])
 def test_hosts_that_cannot_be_removed_end_nothing(failures: int, tmp_path: Path) -> None:
     hosts, made = Hosts(failures), Bench(Settings(), tmp_path)

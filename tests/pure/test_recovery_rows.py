@@ -7,6 +7,7 @@ import pytest
 from benchmarks.rows import (
     LOSS_STEPS,
     Fault,
+    broken_promises,
     lost_before,
     mean_step_s,
     medians,
@@ -292,6 +293,21 @@ def test_a_mean_counts_what_a_median_hides() -> None:
 def test_a_storm_that_begins_at_once_has_nothing_to_be_compared_with() -> None:
     with pytest.raises(ValueError, match="before the first fault"):
         where_time_went(Script().steps(5, "ab").log, [(0.5, 1.0)], micro_batch=1)
+
+
+@pytest.mark.parametrize(
+    ("shown", "broken"),
+    [
+        ({"samples_repeated": 0, "samples_skipped": 0, "steps_lost": 0, "survivors": 3, "digests_equal": True}, 0),
+        ({"steps_lost": 9, "survivors": 0}, 0),  # nobody was left who had committed them
+        ({"samples_repeated": None, "digests_equal": None}, 0),
+        ({"samples_repeated": 1, "samples_skipped": 2, "steps_lost": 1, "survivors": 3, "digests_equal": False}, 4),
+        ({"param_rel_diff_vs_clean": 1e-15}, 0),
+        ({"param_rel_diff_vs_clean": 1e-8}, 1),
+    ],
+)
+def test_a_promise_that_a_run_breaks_is_named(shown: dict, broken: int) -> None:
+    assert len(broken_promises(shown)) == broken
 
 
 def test_medians_leave_out_what_a_repetition_does_not_have() -> None:
