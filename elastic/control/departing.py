@@ -14,8 +14,9 @@ from elastic.control.xid import worst
 
 UNHEALTHY = "it fails its health check: "  # the next one may be passed
 AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
-_SOON_S = 1.0  # a process that starts competes with the others for processors while they form without the leaving ones
+_SOON_S = 0.8  # a process that starts competes with the others for processors while they form without the leaving ones
 _HOLD_S = 1.0  # notices come seconds before the end; a stand-in needs tenths of one
+_ASKED_S = 1.25  # monitors ask the cloud every second, each at its own time, and the driver asks Ray more often
 
 
 def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
@@ -48,10 +49,10 @@ def consider_departure(turn: Turn) -> None:
     leaving = _leaving(turn)
     if not leaving or turn.state.care.leaving is not None:
         return
-    waited_s = turn.attended_s - min(member.notice_s for member in leaving)
-    if waited_s >= _SOON_S:
+    waited_s, window_s = turn.attended_s - min(member.notice_s for member in leaving), _window_s(turn, leaving)
+    if waited_s >= window_s + _SOON_S:
         turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
-    if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
+    if turn.state.pause_asked or waited_s < window_s:
         return
     if waited_s < _HOLD_S and _one_stands_in(turn, leaving):
         return
@@ -62,6 +63,16 @@ def consider_departure(turn: Turn) -> None:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
     names = ", ".join(member.name for member in leaving)
     pause_connected(turn, f"{names} will be lost: {leaving[0].notice}")
+
+
+def _window_s(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> float:
+    """For how long more notices may come that belong to the first one.
+
+    Machines that are taken away together are heard of when each is asked; one whose own sensors give it up is alone.
+    """
+    window_s, taken = turn.settings.limits.notice_window_s, turn.state.leaving
+    is_asked = any(member.node in taken and member.severity is None for member in leaving)
+    return max(window_s, _ASKED_S) if is_asked else window_s
 
 
 def _stage_the_last_copy(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> None:

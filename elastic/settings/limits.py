@@ -27,8 +27,8 @@ class Limits:
             well within it)
         flap_cooldown_s: no worker of a flapping node joins for so long after its last loss, unless the group would fall
             below its minimum. (s; default 120: twice the window, so that a node that goes on so is seen again)
-        notice_window_s: notices that come within this time are one departure. (s; default 0.2: workers of one node
-            hear of it together)
+        notice_window_s: notices that come within this time are one departure; of machines, which are heard when each
+            is asked, within 1.25 s at least. (s; default 0.2: workers of one node hear of it together)
         connect_ahead_s: before a planned stop those who go on connect, while all still train, for so long at most; 0:
             they connect after it. (s; default 2: it takes tenths of one, and notices come seconds ahead)
         hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,

@@ -14,6 +14,7 @@ from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController, commit, trained
 
 WINDOW_S = 0.2
+NODES_WINDOW_S = 1.3  # the driver asks Ray, and monitors the cloud, every second or more often
 KEPT = Checkpoint()
 
 
@@ -134,18 +135,30 @@ def test_no_replacement_is_placed_on_a_node_that_will_be_lost():
     ws = without_stand_ins(trained((1, 3)))
     node = ws.state.workers["w1"].node
     ws.feed(ev.NodeNotice(node=node, reason="preempted"))
-    ws.tick(WINDOW_S)
+    ws.tick(NODES_WINDOW_S)
     stop_all(ws)
     ws.form()
     ws.stable(10)
     assert [one.avoid for one in ws.given(cmd.StartWorker)] == [frozenset({node})]
 
 
+def test_machines_that_are_taken_away_together_leave_together_though_each_is_asked_at_its_own_second():
+    ws = without_stand_ins(trained((1, 3)))
+    nodes = [ws.state.workers[name].node for name in ("w1", "w2")]
+    ws.feed(ev.NodeNotice(node=nodes[0], reason="preempted"))
+    ws.tick(0.9)
+    ws.feed(ev.NodeNotice(node=nodes[1], reason="preempted"))
+    assert ws.given(cmd.Pause) == [], "the first one waits for others"
+    ws.tick(NODES_WINDOW_S)
+    stop_all(ws)
+    assert ws.members == ["w0"]
+
+
 def test_who_waits_for_a_slot_is_not_placed_on_a_node_that_was_noticed_since():
     ws = without_stand_ins(trained((1, 3)))
     nodes = [ws.state.workers[name].node for name in ("w1", "w2")]
     ws.feed(ev.NodeNotice(node=nodes[0], reason="preempted"))
-    ws.tick(WINDOW_S)
+    ws.tick(NODES_WINDOW_S)
     stop_all(ws)
     ws.form()
     ws.stable(10)
