@@ -361,7 +361,7 @@ def _shared_ramdisks(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
         size, store = machine.ramdisk_bytes, stores.get(machine.name, 0)
         if not wanted.arena_bytes or size is None or machine.ramdisk.rstrip("/") != _OF_STORE:
             continue
-        if store <= size < store + wanted.arena_bytes:
+        if max(store, wanted.arena_bytes) <= size < store + wanted.arena_bytes:
             yield Finding(
                 subject="ramdisk",
                 verdict=Verdict.COSTS,
