@@ -26,6 +26,7 @@ _CALM_STEPS = 20
 _END_S = 30.0
 _NOTICE_S = 1.0
 _PREPARED_S = 60.0  # after which nobody waits any more for what a system prepares
+_SPARE_S = 5.0
 
 
 class LateError(RuntimeError):
@@ -159,7 +160,8 @@ class Stage:
             lambda: self.watch.step >= step + _CALM_STEPS and time.monotonic() >= until_s,
             f"{_CALM_STEPS} calm steps",
         )
-        given_up_s = time.monotonic() + (_PREPARED_S if is_prepared else 0.0)
+        patience_s = _PREPARED_S if is_prepared else 0.0  # not so long that the run would be late for it
+        given_up_s = min(time.monotonic() + patience_s, self.deadline_s - _SPARE_S)
         while time.monotonic() < given_up_s and self.titled(self.system.preparing):
             self.wait_s(1.0)
 

@@ -2,11 +2,15 @@
 
 import json
 import os
+import random
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks.stage import is_called
+from benchmarks.stage import Stage, is_called
 from benchmarks.training import BATCH, MICRO_BATCHES, Ballast, Job, Numbers, loss_fn, new_model
 from benchmarks.watch import Watch
 
@@ -107,3 +111,31 @@ def test_what_is_trained_fits_together() -> None:
     theirs.state_dict()["layer1"].fill_(9)
     ours.load_state_dict(theirs.state_dict())
     assert ours.state_dict()["layer1"].tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("is_prepared", "within_s", "looks"),
+    [(True, 100.0, 2), (False, 100.0, 0), (True, 4.0, 0)],
+    ids=["until nobody prepares itself", "at once", "not so long that the run would be late"],
+)
+def test_a_run_is_broken_once_its_system_is_prepared(
+    is_prepared: bool, within_s: float, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def titled(_: Stage, title: str) -> list[int]:
+        """Two looks find somebody."""
+        if len(asked) == 2:
+            return []
+        asked.append(title)
+        return [7]
+
+    monkeypatch.setattr(Stage, "wait_for", lambda self, is_so, what: None)
+    monkeypatch.setattr(Stage, "titled", titled)
+    parts: dict[str, Any] = {"hosts": None, "job": SimpleNamespace(spares=0), "chance": random.Random(0)}
+    system: Any = SimpleNamespace(preparing="ray::Worker.stand_by")
+    stage = Stage(system=system, size=1, deadline_s=time.monotonic() + within_s, **parts)
+    watch: Any = SimpleNamespace(step=0, members={}, living=set())
+    stage.watch = watch
+    stage.wait_until_calm(0.0, is_prepared)
+    assert asked == [system.preparing] * looks
