@@ -107,15 +107,15 @@ class HostMonitor:
         """Kill a worker and wait for its end; returns the proof, empty if it could not be had.
 
         Args:
-            stack_s: it is being inspected, and is killed once its stacks are taken, or after so long at most. Who is
-                stopped is not waited for: a dump was begun when that was seen.
+            stack_s: it is being inspected, and is killed once its stacks are taken, or after so long at most. Those of
+                who is stopped mostly are by then: a dump began when that was seen.
         """
         with self._lock:
             watched = self._watched.get(worker)
         if watched is None:
             return ""
-        if stack_s and watched.dump is None:
-            self._dump_of(worker, watched).wait(stack_s)
+        if stack_s and (dump := self._dump_of(worker)) is not None:
+            dump.wait(stack_s)
         return _kill(watched)
 
     def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
@@ -147,21 +147,20 @@ class HostMonitor:
 
     def inspect(self, worker: str) -> str:
         """Where its threads stand, or why that can not be seen; takes some seconds at most."""
-        with self._lock:
-            watched = self._watched.get(worker)
-        if watched is None:
+        dump = self._dump_of(worker)
+        if dump is None:
             return "it is not watched"
-        stacks = self._dump_of(worker, watched).stacks()
+        stacks = dump.stacks()
         self._dumps.pop(worker, None)
         return stacks
 
-    def _dump_of(self, worker: str, watched: Watched) -> Dump:
-        """The one that was begun, or one that begins now."""
+    def _dump_of(self, worker: str) -> Dump | None:
+        """The one that was begun, also of who is gone since a fence came sooner than this, or one that begins now."""
         with self._lock:
-            dump = watched.dump or self._dumps.get(worker)
-            if dump is None:
-                dump = self._dumps[worker] = Dump(watched.pid)
-            return dump
+            watched = self._watched.get(worker)
+            if worker not in self._dumps and watched is not None:
+                self._dumps[worker] = watched.dump or Dump(watched.pid)
+            return self._dumps.get(worker)
 
     def reset_gpus(self, gpus: tuple[str, ...], timeout_s: float) -> str:
         """Reset GPUs of this node; returns why they were not, empty if they were."""

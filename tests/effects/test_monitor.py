@@ -103,6 +103,16 @@ def test_who_is_inspected_is_killed_after_its_stacks_are_taken_whichever_call_co
     assert worker.exitcode == -9
 
 
+def test_who_is_stopped_is_killed_after_the_dump_that_was_begun_has_ended(monitor, worker, path, monkeypatch):
+    """Else a busy host, where that takes longer, would have nothing to say of why it was killed."""
+    monkeypatch.setattr(stacks_module, "dump_stacks", lambda pid: time.sleep(0.3) or process_state(pid))
+    monitor.watch("w0", worker.pid, path)
+    stop(worker.pid)
+    eventually(lambda: monitor._watched["w0"].dump is not None, "a dump has begun")
+    assert monitor.fence("w0", LONG_S) == f"pid {worker.pid} was killed by its host monitor"
+    assert monitor.inspect("w0") == "T", "it was still there"
+
+
 def test_a_fence_waits_for_stacks_no_longer_than_it_is_told(monitor, worker, path, monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(stacks_module, "dump_stacks", lambda pid: str(never.wait(LONG_S)))
