@@ -62,6 +62,8 @@ class WorkerActor:
             self._importing.start()
             watch = threading.Thread(target=self._watch, args=(stands_by_s,), name="elastic-standing-by", daemon=True)
             watch.start()
+        else:
+            take_usual_priority()  # before `begin`, whose arguments Ray unpickles: that imports what train_fn does
 
     def stand_by(self) -> int:
         """The pid, once it could begin at once; asked again now and then, it goes on standing by.

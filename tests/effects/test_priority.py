@@ -47,6 +47,13 @@ number = thread.native_id
 print(has_it, os.getpriority(os.PRIO_PROCESS, number), os.sched_getscheduler(number) == os.SCHED_IDLE)
 may_end.set()
 """
+FRESH = """
+import os
+from elastic.actors.worker_actor import WorkerActor
+os.setpriority(os.PRIO_PROCESS, 0, 15)
+WorkerActor()
+print(os.getpriority(os.PRIO_PROCESS, 0))
+"""
 NOBODY = "65534"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a higher priority")
 
@@ -73,6 +80,12 @@ def test_what_ray_was_told_holds() -> None:
 @needs_root
 def test_who_may_not_says_so_and_goes_on() -> None:
     assert niceness(NOBODY) == "False 15"
+
+
+@needs_root
+def test_who_is_to_be_a_worker_at_once_has_it_before_it_is_begun() -> None:
+    """What `begin` is given is unpickled before it runs, and that imports torch: forever, beside busy neighbours."""
+    assert niceness(code=FRESH) == "0"
 
 
 @needs_root
