@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 import elastic
-from benchmarks.training import BATCH, Ballast, Job, Numbers, collate, loss_fn, new_model
+from benchmarks.training import BATCH, Ballast, Job, Rises, collate, new_model, new_optimizer
 from elastic.policies import Kind, Ladder
-from examples.bytes_gpt import StepLog, digest
+from examples.bytes_gpt import StepLog, digest, loss_fn
 
 _ENDLESS = 1 << 40
 
@@ -21,10 +21,10 @@ def make_train_fn(job: Job) -> Callable[[Any], None]:
     def train_fn(session: Any) -> None:
         log = StepLog(job.log_folder, session.worker)
         model = session.prepare(new_model(job.seed))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer = new_optimizer(model)
         session.track(model=model, optimizer=optimizer, ballast=Ballast(job.state_bytes))
         log.write("started", model_id=id(model), optimizer_id=id(optimizer))
-        batches = session.batches(Numbers(), batch_size=BATCH, micro_batch_size=job.micro_batch, collate=collate)
+        batches = session.batches(Rises(), batch_size=BATCH, micro_batch_size=job.micro_batch, collate=collate)
         for step in session.steps(batches, max_steps=_ENDLESS):
             if job.is_over(step.index):
                 break

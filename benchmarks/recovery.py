@@ -29,6 +29,7 @@ from benchmarks.provenance import provenance
 from benchmarks.rows import FIGURES, medians
 from benchmarks.scenarios import GROUNDS, STRIKES, Ground
 from benchmarks.systems import DEFAULT, SETTINGS, SYSTEMS, versions
+from benchmarks.training import MODEL
 from benchmarks.turns import Turn, played, turns
 
 NO_TIME = "the time that was set for all of them was over"
@@ -139,7 +140,7 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
             _tell(row)
         result = {"benchmark": "recovery", "rows": rows, "discarded": discarded}
         result |= {"medians": medians(rows, discarded)}
-        details = {"settings": dataclasses.asdict(bench.settings), "provenance": origin}
+        details = {"model": MODEL, "settings": dataclasses.asdict(bench.settings), "provenance": origin}
         (partial := out.with_suffix(".partial")).write_text(json.dumps(result | details, indent=2) + "\n")
         partial.rename(out)
 

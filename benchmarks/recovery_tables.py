@@ -17,6 +17,7 @@ TO_GO_ON = ("t_detect_s", "t_resume_s", "t_full_s")
 KEPT_ALIVE = "survivors' processes kept"
 NOBODY_HIT = ("coordinator", "driver")  # what it costs is a pause that comes late, if there is one
 BETTER_IF_MORE = ("goodput", "step_efficiency")
+_FIRST_MODEL = "a perceptron of 161 parameters"  # of results that do not say what was trained
 BOUNDS = ("t_detect_s",)  # from above, for some of no use: members may begin an attempt at once, and wait in it
 
 
@@ -35,18 +36,24 @@ def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     return [row for _, rows in counting_by(results) for row in rows]
 
 
-def by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Results by what they were measured on, that of the newest comparison first: figures of two are never mixed."""
+def by_bench(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Results by the machine and the model, those of the newest comparison first: figures of two are never mixed."""
     found: dict[str, list[Result]] = {}
     for result in results:
         machine = result["provenance"]["machine"]
-        found.setdefault(f"{machine['cores']} cores of {machine['processor']}", []).append(result)
+        bench = f"{machine['cores']} cores of {machine['processor']}, with {model_of(result)}"
+        found.setdefault(bench, []).append(result)
     return dict(sorted(found.items(), key=lambda one: max(map(_newness, one[1])), reverse=True))
 
 
+def model_of(result: Result) -> str:
+    """What was trained."""
+    return str(result.get("model", _FIRST_MODEL))
+
+
 def shown(results: Sequence[Result]) -> list[Result]:
-    """Of the machine that the README and plots show: that of the newest comparison."""
-    return next(iter(by_machine(results).values()), [])
+    """What the README and plots show: of the machine and the model of the newest comparison."""
+    return next(iter(by_bench(results).values()), [])
 
 
 def _newness(result: Result) -> tuple[bool, str]:

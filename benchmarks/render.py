@@ -29,10 +29,10 @@ Found = Mapping[str, Sequence[Mapping[str, Any]]]  # by benchmark; in the order 
 RECOVERY = """\
 ### Beside other systems
 
-The same small model, data and faults for all of them, on four workers of three hosts (`shrink`, `donor`: two) of one
-machine; a step sleeps for 50 ms, and computes on busy cores. They take turns within each repetition; an observer
-outside breaks things, and reads the step log that every training function writes. Medians, [smallest, largest]; the
-best of a row is bold.
+The same model ({model}), data and faults for all of them, on four workers of three hosts
+(`shrink`, `donor`: two) of one machine; a step sleeps for 50 ms, and computes on busy cores. They take turns within
+each repetition; an observer outside breaks things, and reads the step log that every training function writes.
+Medians, [smallest, largest]; the best of a row is bold.
 """
 OVERHEAD = """\
 ### Without faults
@@ -99,9 +99,9 @@ def report(found: Found) -> str:
     parts = [
         "# Tables\n\n`python -m benchmarks.render benchmarks/results/*.json` writes this file; [how](../README.md).\n"
     ]
-    for machine, results in recovery_tables.by_machine(found.get("recovery", ())).items():
+    for bench, results in recovery_tables.by_bench(found.get("recovery", ())).items():
         parts += [
-            f"## Recovery on {machine}\n",
+            f"## Recovery on {bench}\n",
             *_origins(recovery_tables.standing(results)),
             *_texts(recovery_tables.recovery(results)),
             *_goals(results, results),
@@ -134,7 +134,7 @@ def section(found: Found) -> str:
         those = [one for one, of in zip(compared, there, strict=True) if settings in of]
         shown = [table for table in recovery_tables.recovery(those, is_short=True) if f"({settings}" in table.title]
         parts += [
-            RECOVERY,
+            RECOVERY.format(model=recovery_tables.model_of(results[0])),
             _picture(f"recovery-{settings}", drawn),
             *_texts(shown),
             *_goals(those, found["recovery"]),

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from benchmarks.quadruples import Does, does_at, planned
-from benchmarks.training import Job, Numbers, loss_fn, new_model
+from benchmarks.training import Job, Rises, new_model
+from examples.bytes_gpt import loss_fn
 
 SPIN_S = 250e-6  # the positive control, half a percent of a step of 50 ms
 _ENDLESS = 1 << 40
@@ -53,7 +54,7 @@ def make_train_fn(job: Job, switch: Switch) -> Callable[[Any], None]:
         model = session.prepare(new_model(job.seed))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         session.track(model=model, optimizer=optimizer)
-        batches = session.batches(Numbers(), batch_size=_MICRO_BATCH * job.workers[1], micro_batch_size=_MICRO_BATCH)
+        batches = session.batches(Rises(), batch_size=_MICRO_BATCH * job.workers[1], micro_batch_size=_MICRO_BATCH)
         with Path(job.folder, "commits").open("a", buffering=1) as log:
             for step in session.steps(batches, max_steps=_ENDLESS):
                 until_s = time.monotonic() + job.step_s

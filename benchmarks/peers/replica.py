@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.training import BATCH, SAMPLES, Ballast, Job, Numbers, collate, loss_fn, new_model
+from benchmarks.training import BATCH, SAMPLES, Ballast, Job, Rises, collate, new_model, new_optimizer
 from elastic.control.batch_size import ConstantBatch
 from elastic.control.data import BatchPlan, deal, even
-from examples.bytes_gpt import StepLog, digest
+from examples.bytes_gpt import StepLog, digest, loss_fn
 
 
 class Replica:
@@ -32,9 +32,9 @@ class Replica:
         self.job, self.step, self.generation, self.attempt = job, 0, 0, 1
         self.log = StepLog(job.log_folder, f"{name}-{os.getpid()}")
         self.model = new_model(job.seed)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.optimizer = new_optimizer(self.model)
         self._ballast = Ballast(job.state_bytes)
-        self._numbers = Numbers()
+        self._samples = Rises()
         size = ConstantBatch(size=BATCH)
         self._plan = BatchPlan(samples=SAMPLES, batch_size=size, micro_batch_size=job.micro_batch, seed=job.seed)
         self.log.write("started", model_id=id(self.model), optimizer_id=id(self.optimizer))
@@ -119,7 +119,7 @@ class Replica:
         pieces = self._plan.cut(self.step * BATCH, parts)
         for number in deal(len(pieces), even(parts), part):
             ids = self._plan.sample_indices(pieces[number])
-            yield collate([self._numbers[index] for index in ids])
+            yield collate([self._samples[index] for index in ids])
 
 
 def train(replica: Replica, model: torch.nn.Module, checkpoint: Path | None) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.stage import Stage, is_called
-from benchmarks.training import BATCH, MICRO_BATCHES, Ballast, Job, Numbers, loss_fn, new_model
+from benchmarks.training import BATCH, MICRO_BATCHES, Ballast, Job, Rises, new_model
 from benchmarks.watch import Watch
+from examples.bytes_gpt import loss_fn
 
 
 def line(event: str, pid: int, **facts: object) -> str:
@@ -102,7 +103,7 @@ def test_a_run_ends_at_the_step_it_was_told(tmp_path: Path) -> None:
 def test_what_is_trained_fits_together() -> None:
     """A step is cut into whole micro-batches, and a state that was handed over is the state."""
     assert BATCH % MICRO_BATCHES == 0
-    index, x, y = Numbers()[3]
+    index, x, y = Rises()[3]
     assert index == 3
     assert loss_fn(new_model(0), x[None], y[None]).item() > 0
     size = (16 << 20) + 3

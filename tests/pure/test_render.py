@@ -219,6 +219,17 @@ def test_figures_of_two_machines_are_never_mixed() -> None:
     assert "**1**" in render.section({"recovery": results}) and "**8**" not in render.section({"recovery": results})
 
 
+def test_nor_are_those_of_two_models() -> None:
+    old = result(run("elastic", t_resume_s=9.0), run("peer", t_resume_s=8.0))
+    new = result(run("elastic", t_resume_s=1.0), run("peer", t_resume_s=2.0)) | {"model": "a GPT"}
+    new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
+    assert [*recovery_tables.by_bench([old, new])] == [
+        "2 cores of AMD EPYC, with a GPT",
+        "2 cores of AMD EPYC, with a perceptron of 161 parameters",
+    ]
+    assert recovery_tables.shown([old, new]) == [new]
+
+
 def test_a_goal_is_of_the_commit_whose_rows_count() -> None:
     old = result(*(run(name, settings="tuned", t_resume_s=1.0) for name in ("elastic", "torchft")))
     new = result(*(run(name, settings="tuned", t_resume_s=1.0) for name in ("elastic", "torchft")))
