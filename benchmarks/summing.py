@@ -24,7 +24,7 @@ import torch.multiprocessing as mp
 from benchmarks.provenance import provenance
 from elastic.train.direct import SumTogether, is_small
 
-SIZES_BYTES = (128, 2 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20)
+SIZES_BYTES = (128, 2 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 340 << 10, 512 << 10, 1 << 20)
 _PAUSE_S = 0.005
 _WARM = 10
 _SUM_TIMEOUT = timedelta(seconds=60)  # of each wait for the others

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-MESSAGE_BYTES = 256 << 10
+MESSAGE_BYTES = 512 << 10
 SENT_BYTES = 1 << 20
 _ALIGNED_BYTES = 16  # of the largest element
 
