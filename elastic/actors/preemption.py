@@ -23,7 +23,7 @@ _HEADER, _FLAVOR = "Metadata-Flavor", "Google"  # who asks must send it, and eve
 _WELL, _BROKEN = 200, 500  # status
 _POLL_S = 1.0
 _ANSWER_S = 1.0
-_TRIES = 3  # a machine without a metadata server is asked no more
+_TRIES = 20  # a machine without one is asked no more; GKE's own is there some seconds after a Pod has begun
 # By entry what it says before the end. After a live migration the machine is there as before, a moment later.
 _NOTICES = {"preempted": "TRUE", "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}
 

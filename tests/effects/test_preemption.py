@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from elastic.actors import preemption
 from elastic.actors.monitor import HostMonitor
 from elastic.actors.preemption import PreemptionWatch, pending_loss
 from elastic.control import events as ev
@@ -127,6 +128,22 @@ def nobody(monkeypatch):
     return host
 
 
+def test_a_server_that_comes_some_seconds_after_the_machine_is_heard(monkeypatch):
+    """As that of GKE, after a Pod's start."""
+    says = iter([*[OSError("refused")] * 10, "", "taken away"])  # each a second after the one before
+
+    def answer(_host):
+        if isinstance(said := next(says), OSError):
+            raise said
+        return said
+
+    monkeypatch.setattr(preemption, "pending_loss", answer)
+    told = []
+    watch = PreemptionWatch(told.append, pytest.fail, poll_s=0.01)
+    eventually(lambda: watch.is_over, "the notice has come")
+    assert told == ["taken away"]
+
+
 def test_where_there_is_no_server_nobody_is_asked_for_long(nobody):
     gave_up = []
     watch = PreemptionWatch(pytest.fail, gave_up.append, poll_s=0.01)
@@ -134,7 +151,8 @@ def test_where_there_is_no_server_nobody_is_asked_for_long(nobody):
     assert len(gave_up) == 1 and gave_up[0].startswith(f"no metadata server answers at {nobody}: ")
 
 
-def test_the_host_monitor_says_that_it_hears_no_cloud(nobody):
+def test_the_host_monitor_says_that_it_hears_no_cloud(nobody, monkeypatch):
+    monkeypatch.setattr(preemption, "_TRIES", 2)
     monitor = HostMonitor("node-1", heeds_cloud=True)
     (blind,) = monitor.events(LONG_S)
     assert (blind.kind, blind.severity) == (FindingKind.BLIND, Severity.INFORMATIONAL)
