@@ -29,7 +29,7 @@ from elastic.settings import RunSettings
 _SPECIFIC = list(IncidentClass)
 _THERE = tuple(standing for standing in Standing if standing not in (*OVER, Standing.SUSPECT))
 _ANSWERS_TIMES = 8.0  # as long as the others a host may be silent whose kernel answers: its monitor is being replaced
-_MAX_EVIDENCE = 16  # an incident keeps its first signals; the journal keeps them all
+_MAX_EVIDENCE = 16  # an incident keeps its first signals, and stacks; the journal keeps all
 
 
 class Turn:
@@ -357,6 +357,12 @@ class Turn:
             evidence=(*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))],
         )
         self._set_incident(told)
+
+    def add_stack(self, worker: str, stack: str) -> None:
+        """Where a culprit of the incident under treatment stood: kept however much has been said of it before."""
+        incident = self.open_incident()
+        assert incident is not None
+        self._set_incident(changed(incident, evidence=(*incident.evidence, f"stack of {worker}:\n{stack}")))
 
     def classify_incident(self) -> None:
         """What all signals together say, before it is decided."""

@@ -26,7 +26,7 @@ def stack_seen(turn: Turn, event: ev.StackDumped) -> None:
     turn.set_worker(event.worker, stack=event.stack)
     incident = turn.open_incident()
     if incident is not None and event.worker in incident.culprits:
-        turn.signal(incident.kind, f"stack of {event.worker}:\n{event.stack}")
+        turn.add_stack(event.worker, event.stack)
 
 
 def watch_steps(turn: Turn) -> None:
@@ -166,7 +166,7 @@ def _break(turn: Turn, dead: list[Suspicion], survivors_only: bool = False) -> N
         turn.signal(IncidentClass.WORKER_HUNG, suspicion.reason, culprit=suspicion.worker)
         stack = turn.worker(suspicion.worker).stack
         if stack:
-            turn.signal(IncidentClass.WORKER_HUNG, f"stack of {suspicion.worker}:\n{stack}")
+            turn.add_stack(suspicion.worker, stack)
         turn.inspect(suspicion.worker, suspicion.reason)
         turn.fence(suspicion.worker, suspicion.reason)
     freeze(turn, dead[0].reason, survivors_only)

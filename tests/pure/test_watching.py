@@ -13,6 +13,7 @@ from elastic.control.state import Phase, Standing
 from elastic.control.suspicion import presses, stall_limit_s
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
+from elastic.control.watching import stack_seen
 from elastic.policies import Ladder
 from elastic.settings import Limits
 from tests.pure.bare_controller import BareController, trained
@@ -128,6 +129,19 @@ def test_a_stack_that_comes_late_is_evidence_too():
     assert ws.addressees(cmd.Inspect) == ws.addressees(cmd.Fence) == {"w1"}
     ws.feed(ev.StackDumped(worker="w1", stack="forward (net.py:7)"))
     assert ws.state.incidents[0].evidence[-1] == "stack of w1:\nforward (net.py:7)"
+
+
+def test_a_stack_is_kept_however_much_was_said_before():
+    ws = trained()
+    victims(ws, "w0", still_s=1.1)
+    ws.beat("w1", Flying.COMPUTING, still_s=1.1)
+    ws.tick(0.0)
+    turn = Turn(ws.state, ws.state.seen_s or 0.0, Ladder())
+    for number in range(40):
+        turn.signal(IncidentClass.WORKER_HUNG, f"signal {number}")
+    assert len(turn.state.incidents[0].evidence) == 16
+    stack_seen(turn, ev.StackDumped(worker="w1", stack="forward (net.py:7)"))
+    assert turn.state.incidents[0].evidence[-1] == "stack of w1:\nforward (net.py:7)"
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Flying if phase is not Flying.LOADING])
