@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.amp.grad_scaler import OptState
 
 from elastic.errors import DivergenceError
-from elastic.train.direct import can_go_together
+from elastic.train.direct import MESSAGE_BYTES, can_go_together
 from elastic.train.gloo import FormingCancelledError, GlooGroup, InOneGo
 from elastic.train.meeting import Store, StoreHost
 from tests.effects.helpers import (
@@ -40,7 +40,7 @@ def connected(port: int) -> Store:
     return Store(HOST, port, lambda waiting_for: None, "the store")
 
 
-IN_A_RING = 1 << 16  # elements: more than one message holds
+IN_A_RING = 1 + MESSAGE_BYTES // 8  # elements: more than one message holds
 both_ways = pytest.mark.parametrize("elements", [1, IN_A_RING], ids=["in one message", "in a ring"])
 
 
