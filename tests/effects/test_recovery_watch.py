@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.stage import Stage, is_called
-from benchmarks.training import BATCH, MICRO_BATCHES, Ballast, Job, Rises, new_model
+from benchmarks.training import BATCH, MICRO_BATCHES, MODEL, Ballast, Job, Rises, new_model
 from benchmarks.watch import Watch
 from examples.bytes_gpt import loss_fn
 
@@ -106,6 +106,7 @@ def test_what_is_trained_fits_together() -> None:
     index, x, y = Rises()[3]
     assert index == 3
     assert loss_fn(new_model(0), x[None], y[None]).item() > 0
+    assert f" {sum(one.numel() for one in new_model(0).parameters()):,} parameters" in MODEL
     size = (16 << 20) + 3
     ours, theirs = Ballast(size), Ballast(size)
     assert sum(tensor.numel() for tensor in ours.state_dict().values()) == size
