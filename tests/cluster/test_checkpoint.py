@@ -22,6 +22,7 @@ from tests.cluster.training import At, read_lines, regression, relative_differen
 pytestmark = pytest.mark.timeout(300)
 
 STEPS = 40
+SLOW_STEPS = 400  # there is more than a minute in which something can be done to them
 CLI = "from elastic.cli import main\nmain()\n"
 EVERY = elastic.Interval(steps=1)
 
@@ -31,12 +32,14 @@ def checkpoint(folder: Path, **settings: Any) -> elastic.Checkpoint:
     return elastic.Checkpoint(**{"local_interval": EVERY, **store, **settings})
 
 
-def fit(folder: Path, name: str, kept: elastic.Checkpoint, steps: int = STEPS, **options: Any) -> Any:
+def fit(
+    folder: Path, name: str, kept: elastic.Checkpoint, steps: int = STEPS, train_fn: Any = None, **options: Any
+) -> Any:
     folder.mkdir(exist_ok=True)
     scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1})
     limits = elastic.Limits(start_timeout_s=120, hang_floor_s=30)
     settings = {"scaling": scaling, "limits": limits, "name": name, "checkpoint": kept, "run_dir": folder / "run"}
-    return elastic.fit(regression(folder, steps=steps), **{**settings, **options})
+    return elastic.fit(train_fn or regression(folder, steps=steps), **{**settings, **options})
 
 
 def rungs(folder: Path) -> list[dict[str, Any]]:
@@ -64,14 +67,20 @@ def test_the_last_step_is_durable_and_the_next_life_goes_on_from_it(hosts: Any, 
 
 
 def test_all_workers_are_killed_and_their_memory_is_enough(hosts: Any, tmp_path: Path) -> None:
+    """Once it was told that two nodes keep a step: replicas of a busy host begin long after its workers."""
+    killed = tmp_path / "killed"
+
     def kill(state: RunState) -> None:
         for member in state.members:
             os.kill(member.pid, signal.SIGKILL)
+        killed.touch()
 
-    saboteur = At(10, kill)
-    result = fit(tmp_path, "mass", checkpoint(tmp_path, persistent=None), callbacks=[saboteur])
+    saboteur = At(10, kill, is_time=lambda: replicated(tmp_path))
+    train_fn = regression(tmp_path, steps=SLOW_STEPS, pause_s=0.05, until=killed)
+    kept = checkpoint(tmp_path, persistent=None)
+    result = fit(tmp_path, "mass", kept, train_fn=train_fn, callbacks=[saboteur])
     assert saboteur.fired_s is not None
-    assert result.steps == STEPS
+    assert result.steps == SLOW_STEPS
     assert len([line for line in read_lines(tmp_path) if line["event"] == "started"]) >= 3
     journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     restored = [line for line in journal if line.get("event") == "Restored"]

@@ -179,10 +179,12 @@ def relative_difference(ours: list[list[float]], theirs: list[list[float]]) -> f
 
 
 class At(Callback):
-    """Calls `act(state)` once, when step `step` has become stable; keeps what it saw."""
+    """Calls `act(state)` once, when step `step` has become stable and `is_time()` too; keeps what it saw."""
 
-    def __init__(self, step: int, act: Callable[[RunState], None]) -> None:
-        self._step, self._act = step, act
+    def __init__(
+        self, step: int, act: Callable[[RunState], None], is_time: Callable[[], object] = lambda: True
+    ) -> None:
+        self._step, self._act, self._is_time = step, act, is_time
         self.fired_s: float | None = None
         self.generations: list[View] = []
         self.reports: list[StepReport] = []
@@ -192,7 +194,7 @@ class At(Callback):
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         self.reports.append(report)
-        if self.fired_s is None and report.commit.step >= self._step:
+        if self.fired_s is None and report.commit.step >= self._step and self._is_time():
             self.fired_s = time.time()
             self._act(state)
 
