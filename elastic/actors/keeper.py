@@ -95,6 +95,7 @@ class Keeper:
         self._ladder = Ladder(self._copies.first, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
+        self._expected: frozenset[str] = frozenset()
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._calls = Calls(self._inbox.put)
@@ -113,6 +114,15 @@ class Keeper:
     def staged(self, node: str, staged: ev.ShardStaged | None = None, urgent: str = "") -> None:
         """A worker on this node has sealed a shard of a step; urgent: why that goes down at once, or empty."""
         self._inbox.put(lambda: self._see_staged(node, staged, urgent))
+
+    def expect(self, nodes: Collection[str]) -> None:
+        """The first workers are loaded there: these nodes get actors now, which can copy the first step that is staged.
+
+        Of no account once workers have homes: who looks for what can be restored asks all actors that there are, and
+        would wait for those that begin.
+        """
+        expected = frozenset(nodes)
+        self._inbox.put(lambda: self._expect(expected))
 
     def homes(self, by_shard: Mapping[int, Collection[str]]) -> None:
         """Which nodes have workers of which shard: they get actors."""
@@ -251,7 +261,7 @@ class Keeper:
         with_workers = set().union(*self._homes.values()) & set(alive)
         domains = {node: self._domain(known) for node, known in alive.items()}
         needed = sites(with_workers, domains, 1 + self._copies.most, self._run) if with_workers else ()
-        for node in (*needed, *(self._prefetcher.homes & set(alive))):
+        for node in (*needed, *((self._prefetcher.homes | self._expected) & set(alive))):
             if node not in self._hands or self._hands[node].is_given_up:
                 self._start(node, alive[node])
 
@@ -264,8 +274,13 @@ class Keeper:
     def _domain(self, known: dict[str, Any]) -> str:
         return str(known.get("Labels", {}).get(self._checkpoint.domain_label, ""))
 
+    def _expect(self, nodes: frozenset[str]) -> None:
+        if not self._homes:
+            self._expected = nodes
+            self._look_at_nodes()
+
     def _rehome(self, homes: dict[int, frozenset[str]]) -> None:
-        self._homes = homes
+        self._homes, self._expected = homes, frozenset()
         self._heed(rungs.Homes(by_shard=homes))
         self._look_at_nodes()
         for node in self._hands:

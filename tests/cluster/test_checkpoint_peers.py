@@ -171,6 +171,13 @@ def store_of(node: str) -> Any:
     return node_stats(known["NodeManagerAddress"], known["NodeManagerPort"], include_memory_info=False).store_stats
 
 
+def test_actors_begin_where_workers_are_loaded_before_these_have_homes(crew: Crew) -> None:
+    keeper = crew.keeper(on="")
+    keeper.expect({crew.id("y")})
+    wait_until(lambda: keeper.inventory(crew.id("y")), "no actor was begun")
+    assert [(one.node, one.tier) for one in keeper.inventory(crew.id("y"))] == [(crew.id("y"), Tier.MEMORY)]
+
+
 def test_c17_a_copy_outlives_its_node_and_a_restarted_actor_is_filled_again(crew: Crew) -> None:
     keeper = crew.keeper()
     data = [crew.seal(key(1, 0, 2), "x"), crew.seal(key(1, 1, 2), "y")]
