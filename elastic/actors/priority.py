@@ -30,14 +30,34 @@ def take_usual_priority() -> bool:
 
 
 def hang_back() -> None:
-    """Have this thread get a tenth of what one of a worker gets, where both want a processor."""
+    """Have this thread run only where no other one wants to, until it is to `come_forward` or `catch_up`.
+
+    A tenth of the weight is not enough by itself: since Linux 6.6 (EEVDF) who wakes up waits until the slice of who
+    runs has ended, and a step wakes up many times. An idle thread has to go at once, and its processor counts as a free
+    one. Where that could not be taken back it is a tenth nevertheless: beside busy processors it would never end.
+    """
     mine, thread = os.getpriority(os.PRIO_PROCESS, 0), threading.get_native_id()
-    workers = mine if RAY_NICENESS in os.environ else _USUAL
-    if workers + _BEHIND <= _LEAST:
-        with suppress(PermissionError):  # then workers could not take the usual one either
-            os.setpriority(os.PRIO_PROCESS, thread, workers + _BEHIND)
+    behind = (mine if RAY_NICENESS in os.environ else _USUAL) + _BEHIND
+    if behind < _LEAST:
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread, behind + 1)
+        except PermissionError:  # then workers could not take the usual one either: idle time is a tenth of theirs
+            _become_idle(thread)
             return
-    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))  # of who is nice already that is a tenth
+        with suppress(PermissionError):  # who may not take one step back could not take the whole way back
+            os.setpriority(os.PRIO_PROCESS, thread, behind)
+            _become_idle(thread)
+        return
+    _become_idle(thread)  # of who is nice already that is a tenth
+
+
+def come_forward(thread: threading.Thread) -> None:
+    """Have a live thread that hangs back get a tenth of what one of a worker gets, if it had less and may have it."""
+    assert thread.native_id is not None, "it has been started"
+    workers = os.getpriority(os.PRIO_PROCESS, 0) if RAY_NICENESS in os.environ else _USUAL
+    with suppress(PermissionError, ProcessLookupError):
+        if os.getpriority(os.PRIO_PROCESS, thread.native_id) == workers + _BEHIND:
+            os.sched_setscheduler(thread.native_id, os.SCHED_OTHER, os.sched_param(0))
 
 
 def catch_up(thread: threading.Thread) -> bool:
@@ -55,3 +75,7 @@ def catch_up(thread: threading.Thread) -> bool:
     except ProcessLookupError:  # it has just ended
         pass
     return True
+
+
+def _become_idle(thread: int) -> None:
+    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))

@@ -5,6 +5,7 @@ so in time that nobody else on its node wants, and stands by on its node until a
 """
 
 import logging
+import math
 import os
 import re
 import threading
@@ -17,7 +18,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from elastic.actors.priority import catch_up, hang_back, take_usual_priority
+from elastic.actors.priority import catch_up, come_forward, hang_back, take_usual_priority
 from elastic.train.sigterm import heed_sigterm
 
 log = logging.getLogger("elastic")
@@ -25,6 +26,7 @@ log = logging.getLogger("elastic")
 # `events` waits for news in its own group, so that a freeze is never queued behind it.
 _GROUPS = {"control": 4, "events": 1}
 _IMPORT_S = 600.0  # on a machine whose cores are all busy
+_PATIENCE_S = 20.0  # for which it imports in idle time alone: mostly there is enough
 _HURRY_S = 60.0  # in which a new process would have done it, too
 _BEGIN_S = 60.0
 _ANSWER_S = 10.0
@@ -142,9 +144,13 @@ class WorkerActor:
         self.do("notice", reason)
 
     def _watch(self, stands_by_s: float) -> None:
-        """Its driver is gone, and no other one has a use for it."""
+        """Its driver is gone, and no other one has a use for it: it ends. Or this node has no idle time: it takes some."""
         assert self._importing is not None, "only a stand-in is watched"
+        forward_s = time.monotonic() + _PATIENCE_S
         while not self._worker:
+            if self._importing.is_alive() and time.monotonic() > forward_s:
+                forward_s = math.inf
+                come_forward(self._importing)
             within_s = stands_by_s + _IMPORT_S * self._importing.is_alive()
             if time.monotonic() - self._asked_s > within_s:
                 os._exit(0)

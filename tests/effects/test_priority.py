@@ -54,6 +54,9 @@ os.setpriority(os.PRIO_PROCESS, 0, 15)
 WorkerActor()
 print(os.getpriority(os.PRIO_PROCESS, 0))
 """
+COMES_FORWARD = CATCHES_UP.replace("has_it = catch_up(thread)", "has_it = come_forward(thread)").replace(
+    "import catch_up, hang_back", "import come_forward, hang_back"
+)
 NOBODY = "65534"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a higher priority")
 
@@ -89,9 +92,10 @@ def test_who_is_to_be_a_worker_at_once_has_it_before_it_is_begun() -> None:
 
 
 @needs_root
-def test_who_hangs_back_gets_a_tenth_of_a_worker() -> None:
-    """Between two that are nice already there is no room for that: then idle time is it."""
-    assert niceness(code=BACK) == "10 False"
+def test_who_hangs_back_gets_idle_time() -> None:
+    """As long as it could get a tenth of a worker afterwards; between two that are nice already idle time is that."""
+    assert niceness(code=BACK) == "10 True"
+    assert niceness(code=BACK, **{RAY_NICENESS: "0"}) == "15 True"
     assert niceness(code=BACK, **{RAY_NICENESS: "15"}) == "15 True"
     assert niceness(NOBODY, code=BACK) == "15 True"
 
@@ -101,3 +105,16 @@ def test_a_thread_that_hung_back_catches_up_if_this_process_may() -> None:
     assert niceness(code=CATCHES_UP) == "True 15 False"
     assert niceness(code=CATCHES_UP, **{RAY_NICENESS: "15"}) == "True 15 False"
     assert niceness(NOBODY, code=CATCHES_UP) == "False 15 True"
+
+
+@needs_root
+def test_who_could_not_take_back_that_it_is_idle_does_not_become_so() -> None:
+    unniced = BACK.replace("0, 15)", "0, 0)")
+    assert niceness(NOBODY, code=unniced, **{RAY_NICENESS: "0"}) == "11 False"
+
+
+@needs_root
+def test_a_thread_that_was_idle_for_long_comes_forward_to_a_tenth_of_a_worker() -> None:
+    assert niceness(code=COMES_FORWARD) == "None 10 False"
+    assert niceness(code=COMES_FORWARD, **{RAY_NICENESS: "15"}) == "None 15 True", "there is no room for a tenth"
+    assert niceness(NOBODY, code=COMES_FORWARD) == "None 15 True", "it may not"
