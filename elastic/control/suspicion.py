@@ -20,7 +20,7 @@ _STEPS = 2.0  # a phase is a part of a step: twice a usual step is long
 _SPREADS = 10.0
 _DEAD = 2.0  # suspected at once the limit, dead at twice the limit
 
-_IN_STEP = frozenset({Flying.IN_BODY, Flying.COMPUTING, Flying.APPLYING})
+IN_STEP = frozenset({Flying.IN_BODY, Flying.COMPUTING, Flying.APPLYING})
 WAITING = frozenset({Flying.REDUCING, Flying.TALKING})
 _BETWEEN = frozenset({Flying.OUTSIDE, Flying.SLOW, Flying.EVALUATING})
 
@@ -72,7 +72,7 @@ def suspicions(
             reason = f"Limits.first_steps_timeout_s={limits.first_steps_timeout_s}, since nobody waits for it"
             if late_s < limit_s:
                 continue
-        is_dead = reading.state == STOPPED or late_s >= _DEAD * limit_s or reading.phase not in _IN_STEP
+        is_dead = reading.state == STOPPED or late_s >= _DEAD * limit_s or reading.phase not in IN_STEP
         why = f"{reading.worker} has stood still for {reading.still_s:.1f} s, {reading.place} (process {reading.state})"
         if late_s < reading.still_s:
             why += f", and others have waited for {late_s:.1f} s"
@@ -84,7 +84,7 @@ def shortest_limit_s(reading: Reading, stall_s: float, limits: Limits) -> float 
     """How long it may stand still where somebody waits for it; None where it waits for others."""
     if reading.state == STOPPED:
         return limits.stopped_timeout_s
-    if reading.phase in _IN_STEP:
+    if reading.phase in IN_STEP:
         return limits.first_steps_timeout_s if reading.commits < YOUNG_COMMITS else stall_s
     if reading.phase is Flying.FETCHING:
         return limits.fetch_timeout_s
@@ -99,7 +99,7 @@ def shortest_limit_s(reading: Reading, stall_s: float, limits: Limits) -> float 
 def _reason(reading: Reading, limit_s: float) -> str:
     if reading.state == STOPPED:
         return f"Limits.stopped_timeout_s={limit_s}, since its process is stopped"
-    if reading.phase in _IN_STEP:
+    if reading.phase in IN_STEP:
         return f"{limit_s:.1f} s, learned from the run's steps (Limits.hang_floor_s, first_steps_timeout_s)"
     names = {Flying.FETCHING: "fetch_timeout_s", Flying.AT_DOOR: "lease_s"}
     usual = "door_timeout_s, first_steps_timeout_s" if reading.commits < YOUNG_COMMITS else "door_timeout_s"

@@ -6,7 +6,7 @@ from elastic.control import events as ev
 from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.forming import freeze
 from elastic.control.state import OVER, Standing
-from elastic.control.suspicion import Suspicion, all_wait, some_warm_up, stall_limit_s, suspicions
+from elastic.control.suspicion import IN_STEP, Suspicion, all_wait, some_warm_up, stall_limit_s, suspicions
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -65,8 +65,8 @@ def watch_forming(turn: Turn) -> None:
 
 
 def watch_freezing(turn: Turn) -> None:
-    """While a generation ends: a member that is stopped will not answer."""
-    for suspicion in _stopped(turn):
+    """While a generation ends: a member that is stopped will not answer, nor will one of which no thread runs."""
+    for suspicion in (*_stopped(turn), *_deaf(turn)):
         member = turn.worker(suspicion.worker)
         if not member.has_answered(turn.state.generation) and not member.fenced and member.standing not in OVER:
             turn.signal(IncidentClass.WORKER_HUNG, suspicion.reason, culprit=suspicion.worker)
@@ -148,6 +148,21 @@ def _stopped(turn: Turn) -> list[Suspicion]:
     still = turn.tally.hosts.still
     stopped = [reading for reading in _visible(turn, still) if reading.state == STOPPED] if still else []
     return suspicions(stopped, turn.settings.limits.first_steps_timeout_s, turn.settings.limits)
+
+
+def _deaf(turn: Turn) -> list[Suspicion]:
+    """Members that hang in their step, and have not answered while another one has: not even for that a thread runs.
+
+    Code that keeps the interpreter to itself does so. They have had the time of a hang since they were asked.
+    """
+    tally, limits = turn.tally, turn.settings.limits
+    stall_s = stall_limit_s(turn.state.steps_s, limits)
+    tally.hosts.expect(stall_s)
+    still = [name for name in tally.hosts.still if name in tally.late]
+    late = [one for one in _visible(turn, still) if one.phase in IN_STEP]
+    if not late or not any(member.has_answered(turn.state.generation) for member in turn.state.members):
+        return []
+    return [one for one in suspicions(late, stall_s, limits, waited_s=turn.waited_s()) if one.is_dead]
 
 
 def _lost_on_their_way(turn: Turn) -> list[Suspicion]:

@@ -63,6 +63,18 @@ def test_hung(plan: list[Sabotage], clean: Story, tmp_path: Path) -> None:
     assert_fenced_with_its_stack(story, begins_threads=plan[-1].point == "forming")
 
 
+def test_who_hangs_and_cannot_answer_is_fenced_as_soon_where_another_one_is_lost(clean: Story, tmp_path: Path) -> None:
+    """Not only when the time for an answer to the freeze is over."""
+    plan = (
+        Sabotage(point="clench", rank=1, step=8, delay_s=FOREVER_S),
+        Sabotage(point="reduced", rank=2, step=8, delay_s=0.2),
+    )
+    story = run(tmp_path, *plan, hang_floor_s=0.5)
+    assert_promises(story, clean, *plan)
+    (fence,) = (line for line in story.journal if line.get("command") == "Fence" and "code" not in line["reason"])
+    assert "has stood still" in fence["reason"] and "others have waited" in fence["reason"]
+
+
 def assert_fenced_with_its_stack(story: Story, begins_threads: bool) -> None:
     """Or, where it begins and ends threads at that place, with the reason why there is none."""
     (hung,) = (one for one in story.finished.state.incidents if one.kind is IncidentClass.WORKER_HUNG)

@@ -353,6 +353,30 @@ def test_a_member_stopped_before_it_is_heard_at_the_door_is_fenced_once():
     assert [fence.worker for fence in ws.given(cmd.Fence)] == ["w1"]
 
 
+def test_a_member_of_which_no_thread_runs_does_not_hold_up_a_freeze_for_longer_than_a_hang():
+    """Its training thread hangs and keeps the interpreter to itself, so that its control thread cannot answer."""
+    ws = trained()
+    ws.beat("w1", Flying.COMPUTING, still_s=9.0)
+    ws.break_("w0")
+    ws.answer("w0", 7)
+    ws.tick(0.9)
+    assert ws.phase is Phase.FREEZING and ws.addressees(cmd.Fence) == set()
+    ws.beat("w1", Flying.COMPUTING, still_s=10.0)
+    ws.beat("w2", Flying.REDUCING, still_s=10.0)
+    ws.tick(0.2)
+    assert ws.addressees(cmd.Fence) == {"w1"}, "w2 waits, and is pressed when its own limit is over"
+    assert "has stood still for 10.0 s" in ws.given(cmd.Fence)[0].reason
+
+
+def test_while_nobody_has_answered_the_freeze_who_hangs_is_given_its_time():
+    """It may be the last one that holds the state."""
+    ws = trained()
+    ws.beat("w1", Flying.COMPUTING, still_s=9.0)
+    ws.break_("w0")
+    ws.tick(1.5)
+    assert ws.addressees(cmd.Fence) == set()
+
+
 def test_a_member_that_answers_the_freeze_and_hangs_on_its_way_to_the_door_is_fenced():
     """Its control thread lives, its training thread does not. Others wait for it from when they begin to form."""
     ws = trained()
