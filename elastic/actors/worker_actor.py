@@ -144,7 +144,7 @@ class WorkerActor:
         self.do("notice", reason)
 
     def _watch(self, stands_by_s: float) -> None:
-        """Its driver is gone, and no other one has a use for it: it ends. Or this node has no idle time: it takes some."""
+        """Its driver is gone, and no other one has a use for it: it ends. Its node has no idle time: it takes some."""
         assert self._importing is not None, "only a stand-in is watched"
         forward_s = time.monotonic() + _PATIENCE_S
         while not self._worker:
