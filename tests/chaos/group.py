@@ -141,7 +141,7 @@ def run(
         ),
         checkpoint=training.checkpoint,
         chaos=training.chaos,
-        limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
+        limits=Limits(**{"start_timeout_s": 120, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )
     stable = Stable()
     journal = Journal(folder / "run")

@@ -16,7 +16,7 @@ from tests.cluster.training import Numbers
 
 pytestmark = pytest.mark.timeout(300)
 
-LIMITS = elastic.Limits(start_timeout_s=60)
+LIMITS = elastic.Limits(start_timeout_s=150)
 
 
 class Reports(Callback):

@@ -98,7 +98,7 @@ def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: A
     asking_ = Asking(act)
     try:
         scaling = elastic.Scaling(num_dp_replicas=(1, 3), resources_per_worker={"CPU": 1, "there": 1})
-        limits = elastic.Limits(start_timeout_s=60)
+        limits = elastic.Limits(start_timeout_s=150)
         result = fit(tmp_path, asking_.callback, name="broken", steps=2500, scaling=scaling, limits=limits)
     finally:
         for node in nodes:

@@ -32,7 +32,7 @@ from elastic.settings import Checkpoint, Interval, RunSettings
 from tests.effects import shards
 from tests.effects.shards import key
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 STORE_BYTES = 80 << 20
 CHUNK_BYTES = 1 << 20
@@ -137,7 +137,7 @@ def crew(hosts: Any, tmp_path: Path) -> Iterator[Crew]:
         yield crew
 
 
-def wait_until(is_so: Callable[[], bool], what: str, within_s: float = 60.0, seen: object = None) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, within_s: float = 150.0, seen: object = None) -> None:
     deadline_s = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline_s, (what, seen)
@@ -289,7 +289,7 @@ def left_behind(root: Path) -> None:
 def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew, tmp_path: Path) -> None:
     import ray
 
-    keeper = crew.keeper(memory_lease_s=2.0)
+    keeper = crew.keeper(memory_lease_s=60.0)
     left_behind(tmp_path)
     crew.seal(key(1, 0, 2), "x")
     crew.seal(key(1, 1, 2), "y")
@@ -299,7 +299,7 @@ def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew
     assert len(keeper.inventory("")) == 2, "they ended with their driver"
 
     crew.told.clear()
-    later = crew.keeper(incarnation=2, memory_lease_s=2.0)
+    later = crew.keeper(incarnation=2, memory_lease_s=8.0)
     wait_until(lambda: crew.is_replicated(1), "the next driver did not find what was there")
     source = later.inventory("")[0]
     with pytest.raises(ray.exceptions.RayTaskError, match="incarnation 1 is not obeyed: one of 2 took over"):
@@ -307,7 +307,7 @@ def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew
     keeper.close(keep=False)
     assert scan(tmp_path, tmp_path.name) and len(later.inventory("")) == 2, "they obey the newer driver"
     later.close(keep=True)
-    wait_until(lambda: keeper.inventory("") == [], "they outlived their lease", within_s=30)
+    wait_until(lambda: keeper.inventory("") == [], "they outlived their lease")
     assert list(tmp_path.glob("*.slot")) == [], "slots have outlived the lease"
 
 

@@ -22,7 +22,7 @@ from elastic.sinks import JsonLog, Webhook
 from tests.cluster import training
 from tests.cluster.training import At, regression
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 STEPS = 60
 RUN = """\
@@ -32,7 +32,7 @@ seed: 3
 scaling:
   num_dp_replicas: [1, 2]
 limits:
-  start_timeout_s: 60
+  start_timeout_s: 150
   hang_floor_s: 30
 checkpoint:
   persistent: {folder}/store
@@ -69,13 +69,14 @@ class Stranger:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "run" / "token"
+        self.is_done = folder / "done"
         self.refusals: list[str] = []
         self.secret = ""
 
     def __call__(self, state: RunState) -> None:
         limits = state.settings.limits
         assert state.settings.checkpoint is not None
-        assert (limits.start_timeout_s, limits.finish_timeout_s) == (60.0, 77.0)
+        assert (limits.start_timeout_s, limits.finish_timeout_s) == (150.0, 77.0)
         actor = ray.get_actor(supervisor_name("configured"), namespace("configured"))
         for secret in ("", "0" * 64):
             for method, arguments in (("ask", (ev.RewindAsked(to_step=1),)), ("observe", ([(0.0, STOP)],))):
@@ -89,6 +90,7 @@ class Stranger:
             elastic.tune("configured", lr_factor=0.5)
         self.refusals.append(str(caught.value))
         os.kill(state.members[1].pid, signal.SIGKILL)
+        self.is_done.touch()
 
 
 STOP = ev.StopAsked(reason="a stranger wants it")
@@ -102,7 +104,8 @@ def test_a_run_from_a_file_tells_its_story_and_heeds_no_stranger(hosts: Any, tmp
     stranger, told = Stranger(tmp_path), Told()
     act, log = At(10, stranger), JsonLog(tmp_path / "moments.jsonl")
     deaf = Webhook("http://127.0.0.1:1/secret", timeout_s=0.2, tries=1)
-    result = elastic.fit(regression(tmp_path, STEPS), callbacks=[act, told, log, deaf], seed=5)
+    train_fn = regression(tmp_path, STEPS, pause_s=0.05, until=stranger.is_done)
+    result = elastic.fit(train_fn, callbacks=[act, told, log, deaf], seed=5)
 
     assert (result.steps, result.run_dir) == (STEPS, str(tmp_path / "run"))
     assert act.fired_s is not None and result.world_sizes[:2] == [2, 1]

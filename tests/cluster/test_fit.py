@@ -25,7 +25,7 @@ from tests.cluster import training
 from tests.cluster.training import At, read_lines, regression, relative_difference
 from tests.conftest import RUN_MARK
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 LONGER_S = 0.04  # for each micro-batch: what is done at a step is done long before the last one
 
@@ -33,7 +33,7 @@ LONGER_S = 0.04  # for each micro-batch: what is done at a step is done long bef
 def fit(folder: Path, *callbacks: Any, steps: int = 40, pause_s: float = 0.005, **settings: Any) -> Any:
     """A run in `folder`, two replicas unless told otherwise."""
     scaling = settings.pop("scaling", elastic.Scaling(num_dp_replicas=2))
-    limits = settings.pop("limits", elastic.Limits(start_timeout_s=60))
+    limits = settings.pop("limits", elastic.Limits(start_timeout_s=150))
     result = elastic.fit(
         regression(folder, steps, pause_s),
         scaling=scaling,
@@ -165,7 +165,7 @@ def test_a_worker_that_tells_garbage_and_of_others_is_refused_once_and_trains(
     result = elastic.fit(
         training.lying(regression(tmp_path)),
         scaling=elastic.Scaling(num_dp_replicas=2),
-        limits=elastic.Limits(start_timeout_s=60),
+        limits=elastic.Limits(start_timeout_s=150),
         run_dir=tmp_path / "run",
     )
     said = [text for text in caplog.messages if text.startswith("refused: ")]
@@ -234,7 +234,7 @@ def test_a_drained_node_is_left_between_two_steps(hosts: Any, tmp_path: Path) ->
     saboteur = At(10, drain)
     try:
         scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1, "there": 1})
-        result = fit(tmp_path, saboteur, steps=100, scaling=scaling)
+        result = fit(tmp_path, saboteur, steps=50, pause_s=LONGER_S, scaling=scaling)
     finally:
         for node in (drained, stays):
             hosts.remove_node(node)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster import training
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(500)
 
 SCRIPT = """
 import sys
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     elastic.fit(
         train_fn(Path(sys.argv[1]), 100_000),
         scaling=elastic.Scaling(num_dp_replicas=2 // width, workers_per_replica=width),
-        limits=elastic.Limits(orphan_lease_s=4),
+        limits=elastic.Limits(orphan_lease_s=8),
         run_dir=Path(sys.argv[1]) / "run",
         name=Path(sys.argv[1]).name,
         address=sys.argv[2] if len(sys.argv) > 2 else None,
@@ -38,10 +38,10 @@ if __name__ == "__main__":
 def started(tmp_path: Path, *arguments: str) -> Any:
     """A driver in a process of its own, once its workers have committed a step."""
     process = training.start_python(SCRIPT, tmp_path, str(tmp_path), *arguments)
-    deadline_s = time.monotonic() + 90
+    deadline_s = time.monotonic() + 240
     while not any(line["event"] == "committed" for line in lines_so_far(tmp_path)):
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline_s, "no step within 90 s"
+        assert time.monotonic() < deadline_s, "no step within 240 s"
         time.sleep(0.1)
     return process
 
@@ -74,9 +74,9 @@ def test_ctrl_c_ends_workers_and_the_local_cluster(tmp_path: Path) -> None:
     pids = worker_pids(tmp_path)
     assert len(pids) == 2
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=150)
     assert process.returncode in (130, -signal.SIGINT), stderr
-    assert wait_until_gone(pids, 10) == set()
+    assert wait_until_gone(pids, 60) == set()
     assert not list(Path("/dev/shm").glob(f"elastic-{tmp_path.name}*"))
     last = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()][-2:]
     assert last[0]["outcome"]["ending"] == "stopped" and last[1]["phase"] == "ended"
@@ -93,7 +93,7 @@ def test_workers_of_a_dead_driver_leave_by_themselves(hosts: Any, width: int, tm
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert wait_until_gone(pids, 1) == pids, "they left before the lease was over"
-    assert wait_until_gone(pids, 40) == set()
+    assert wait_until_gone(pids, 90) == set()
     deadline_s = time.monotonic() + 30
     while ray.available_resources().get("CPU", 0) < free + 2:
         assert time.monotonic() < deadline_s, "their slots were not freed"

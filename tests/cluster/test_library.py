@@ -18,7 +18,7 @@ from tests.cluster.training import At, regression
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-LIMITS = elastic.Limits(start_timeout_s=60)
+LIMITS = elastic.Limits(start_timeout_s=150)
 ROOT = Path(__file__).parents[2]
 
 

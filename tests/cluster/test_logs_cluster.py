@@ -19,6 +19,8 @@ from elastic.checkpoint.stores import open_store
 from elastic.control.state import RunState
 from tests.cluster.training import At, Numbers
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def talking(session: Any) -> None:
     """Says the same on every worker, in the middle of a step."""
@@ -46,7 +48,7 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
         talking,
         scaling=elastic.Scaling(num_dp_replicas=2),
         callbacks=[stranger],
-        limits=elastic.Limits(start_timeout_s=60),
+        limits=elastic.Limits(start_timeout_s=150),
         checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0),
         logs=elastic.Logs(persistent=True),
         name="talking",

@@ -119,7 +119,7 @@ def test_a_killed_worker_and_a_spare_cost_no_row(dataset: Any, tmp_path: Path) -
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     result = elastic.fit(
-        over(dataset, tmp_path),
+        over(dataset, tmp_path, pause_s=0.1),
         scaling=elastic.Scaling(num_dp_replicas=2, spares=1),
         limits=LIMITS,
         callbacks=[At(10, kill)],

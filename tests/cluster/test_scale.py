@@ -23,7 +23,7 @@ from elastic.control.values import IncidentClass
 from tests.cluster.test_fit import control_plane_pids
 from tests.cluster.training import At, regression
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_hang_is_seen_beside_a_host_monitor_that_was_stopped(
         result = elastic.fit(
             regression(tmp_path, 140),
             scaling=elastic.Scaling(num_dp_replicas=(1, 4)),
-            limits=elastic.Limits(start_timeout_s=60),
+            limits=elastic.Limits(start_timeout_s=150),
             callbacks=list(saboteurs),
             run_dir=tmp_path / "run",
         )
@@ -101,7 +101,7 @@ def test_a_hang_is_seen_through_relays_after_they_have_died_too(
         result = elastic.fit(
             regression(tmp_path, 100),
             scaling=elastic.Scaling(num_dp_replicas=(1, 4)),
-            limits=elastic.Limits(start_timeout_s=60, relay_above_hosts=1, hosts_per_relay=1),
+            limits=elastic.Limits(start_timeout_s=150, relay_above_hosts=1, hosts_per_relay=1),
             callbacks=[killer, saboteur],
             run_dir=tmp_path / "run",
         )

@@ -117,7 +117,7 @@ def test_what_a_run_tells_arrives(prometheus: Prometheus, tmp_path: Path) -> Non
             persistent_interval=elastic.Interval(steps=20),
             peers=MANY,
         ),
-        limits=elastic.Limits(start_timeout_s=60),
+        limits=elastic.Limits(start_timeout_s=150),
         run_dir=tmp_path / "run",
     )
     assert killer.fired_s is not None and len(result.incidents) == 1

@@ -18,7 +18,7 @@ from tests.cluster import training
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, read_lines, start_python
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 CLI = "from elastic.cli import main\nmain()\n"
 MORE_STEPS = 80
@@ -77,7 +77,7 @@ def fit(folder: Path, name: str, asking: Asking) -> Any:
         until_tuned(folder),
         name=name,
         scaling=elastic.Scaling(num_dp_replicas=2),
-        limits=elastic.Limits(start_timeout_s=60),
+        limits=elastic.Limits(start_timeout_s=150),
         callbacks=[asking.callback],
         run_dir=folder / "run",
     )
