@@ -95,7 +95,7 @@ class Keeper:
         self._ladder = Ladder(self._copies.first, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
-        self._expected: frozenset[str] = frozenset()
+        self._expected: set[str] = set()
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._calls = Calls(self._inbox.put)
@@ -115,14 +115,13 @@ class Keeper:
         """A worker on this node has sealed a shard of a step; urgent: why that goes down at once, or empty."""
         self._inbox.put(lambda: self._see_staged(node, staged, urgent))
 
-    def expect(self, nodes: Collection[str]) -> None:
-        """The first workers are loaded there: these nodes get actors now, which can copy the first step that is staged.
+    def expect(self, node: str) -> None:
+        """One of the first workers is loaded there: it gets an actor at the next beat, to copy the first steps.
 
         Of no account once workers have homes: who looks for what can be restored asks all actors that there are, and
         would wait for those that begin.
         """
-        expected = frozenset(nodes)
-        self._inbox.put(lambda: self._expect(expected))
+        self._inbox.put(lambda: self._expected.add(node))
 
     def homes(self, by_shard: Mapping[int, Collection[str]]) -> None:
         """Which nodes have workers of which shard: they get actors."""
@@ -261,7 +260,8 @@ class Keeper:
         with_workers = set().union(*self._homes.values()) & set(alive)
         domains = {node: self._domain(known) for node, known in alive.items()}
         needed = sites(with_workers, domains, 1 + self._copies.most, self._run) if with_workers else ()
-        for node in (*needed, *((self._prefetcher.homes | self._expected) & set(alive))):
+        expected = self._prefetcher.homes | (frozenset() if self._homes else self._expected)
+        for node in (*needed, *(expected & set(alive))):
             if node not in self._hands or self._hands[node].is_given_up:
                 self._start(node, alive[node])
 
@@ -274,13 +274,8 @@ class Keeper:
     def _domain(self, known: dict[str, Any]) -> str:
         return str(known.get("Labels", {}).get(self._checkpoint.domain_label, ""))
 
-    def _expect(self, nodes: frozenset[str]) -> None:
-        if not self._homes:
-            self._expected = nodes
-            self._look_at_nodes()
-
     def _rehome(self, homes: dict[int, frozenset[str]]) -> None:
-        self._homes, self._expected = homes, frozenset()
+        self._homes = homes
         self._heed(rungs.Homes(by_shard=homes))
         self._look_at_nodes()
         for node in self._hands:
@@ -334,7 +329,9 @@ class Keeper:
             if is_answer():
                 log.debug("node %s: %s", node, reason)
 
-        pins = self._ladder.pins(node) if hand.is_up else None  # of who was given up the ladder knows nothing any more
+        # Of who was given up the ladder knows nothing any more; before there are homes, not yet of all that is held.
+        is_known = hand.is_up and (self._homes or self._prefetcher.homes)
+        pins = self._ladder.pins(node) if is_known else None
         call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, pins)
         self._then(call, SILENT_S, heard, failed, late=self._without_logs)  # lines come with one answer alone
 

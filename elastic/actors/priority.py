@@ -18,14 +18,18 @@ _LEAST = 19
 def take_usual_priority() -> bool:
     """Give this process, all of its threads, the usual niceness, unless somebody has told Ray another.
 
+    None of them hangs back any more: what such a thread has begun meanwhile does as it did.
+
     Returns:
         Whether it has it now: that takes root, CAP_SYS_NICE or RLIMIT_NICE where Ray has given it another.
     """
-    if RAY_NICENESS in os.environ:
-        return os.getpriority(os.PRIO_PROCESS, 0) == _USUAL
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    niceness = mine if RAY_NICENESS in os.environ else _USUAL
     for thread in map(int, os.listdir("/proc/self/task")):
         with suppress(ProcessLookupError, PermissionError):  # it has ended; or that is not ours to decide
-            os.setpriority(os.PRIO_PROCESS, thread, _USUAL)
+            if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
     return os.getpriority(os.PRIO_PROCESS, 0) == _USUAL
 
 

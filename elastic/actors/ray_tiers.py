@@ -101,7 +101,8 @@ class RayTiers(Tiers):
                 self._heed_found(self._keeper, event, state)
             case ev.WorkerPlaced():
                 self._prefetch(self._keeper, state, self._homes)
-                self._keeper.expect(_homes(state))
+                if state.view is None:
+                    self._keeper.expect(event.node)
             case ev.StepStable():
                 self._reported.reported(event.report.commit.step, event.report.metrics)
             case _:

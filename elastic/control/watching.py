@@ -151,17 +151,17 @@ def _stopped(turn: Turn) -> list[Suspicion]:
 
 
 def _deaf(turn: Turn) -> list[Suspicion]:
-    """Members that hang in their step, and have not answered while another one has: not even for that a thread runs.
+    """Members that hang in their step, and have not answered since they were asked: not even for that a thread runs.
 
-    Code that keeps the interpreter to itself does so. They have had the time of a hang since they were asked.
+    Code that keeps the interpreter to itself does so. Who may hold what no other one does has the time of all.
     """
     tally, limits = turn.tally, turn.settings.limits
+    if turn.state.planned or tally.holders.resumable() is None:
+        return []
     stall_s = stall_limit_s(turn.state.steps_s, limits)
     tally.hosts.expect(stall_s)
     still = [name for name in tally.hosts.still if name in tally.late]
     late = [one for one in _visible(turn, still) if one.phase in IN_STEP]
-    if not late or not any(member.has_answered(turn.state.generation) for member in turn.state.members):
-        return []
     return [one for one in suspicions(late, stall_s, limits, waited_s=turn.waited_s()) if one.is_dead]
 
 

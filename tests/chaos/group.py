@@ -154,7 +154,8 @@ def run(
     if training.parked:
         (folder / GATE).touch()
     usual = {"folder": folder, "plan": plan, "steps": steps, "micro_batch": micro_batch, "pause_s": pause_s}
-    work = partial(training.function, **usual, **training.options)
+    first = min(slots, replicas[1] * training.width + spares)
+    work = partial(begun_together, function=training.function, first=first, **usual, **training.options)
     fleet = ProcessFleet(
         settings, with_callbacks(work, training.callbacks), [f"node{i}" for i in range(slots)], 0, driver.emit
     )
@@ -181,6 +182,15 @@ def run(
         lines=read(folder.glob("*.jsonl")),
         journal=read([journal.path]),
     )
+
+
+def begun_together(session: Any, *, function: Callable[..., Any], first: int, folder: Path, **options: Any) -> Any:
+    """Nobody comes to the door before all first workers have begun: a run begins without who has no slot by then."""
+    (folder / f"here-{session.worker}").touch()
+    deadline_s = time.monotonic() + LONG_S
+    while len(list(folder.glob("here-*"))) < first and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return function(session, folder=folder, **options)
 
 
 def local_tiers(settings: RunSettings, emit: Emit) -> Tiers | NoTiers:

@@ -173,7 +173,7 @@ def store_of(node: str) -> Any:
 
 def test_actors_begin_where_workers_are_loaded_before_these_have_homes(crew: Crew) -> None:
     keeper = crew.keeper(on="")
-    keeper.expect({crew.id("y")})
+    keeper.expect(crew.id("y"))
     wait_until(lambda: keeper.inventory(crew.id("y")), "no actor was begun")
     assert [(one.node, one.tier) for one in keeper.inventory(crew.id("y"))] == [(crew.id("y"), Tier.MEMORY)]
 

@@ -120,7 +120,7 @@ def test_a_run_from_a_file_tells_its_story_and_heeds_no_stranger(hosts: Any, tmp
 
 def _assert_told(told: Told, folder: Path) -> None:
     names = [moment.name for moment in told.moments]
-    story = [name for name in names if name != "rung_reached"]
+    story = [name for name in names if not name.startswith("rung_")]  # one may be degraded by the kill, for a moment
     assert story[:4] == ["incident_opened", "incident_decided", "resized", "incident_resolved"]
     assert (told.resized[0].replicas_before, told.resized[0].replicas) == (2, 1)
     assert told.resolved[0].seconds > 0

@@ -47,6 +47,24 @@ number = thread.native_id
 print(has_it, os.getpriority(os.PRIO_PROCESS, number), os.sched_getscheduler(number) == os.SCHED_IDLE)
 may_end.set()
 """
+BEGINS = """
+import os, sys, threading
+from elastic.actors.priority import hang_back, take_usual_priority
+os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[1]))
+may_end, has_begun = threading.Event(), threading.Event()
+def work():
+    hang_back()
+    threading.Thread(target=may_end.wait, args=(60,)).start()
+    has_begun.set()
+thread = threading.Thread(target=work)
+thread.start()
+has_begun.wait(60)
+thread.join(60)
+take_usual_priority()
+threads = list(map(int, os.listdir("/proc/self/task")))
+print({os.getpriority(os.PRIO_PROCESS, one) for one in threads}, {os.sched_getscheduler(one) for one in threads})
+may_end.set()
+"""
 FRESH = """
 import os
 from elastic.actors.worker_actor import WorkerActor
@@ -73,6 +91,13 @@ def niceness(*arguments: str, code: str = CODE, **more: str) -> str:
 @needs_root
 def test_all_of_its_threads_take_it() -> None:
     assert niceness() == "True 0"
+
+
+@needs_root
+def test_what_was_begun_by_who_hung_back_takes_it_too() -> None:
+    """As threads that modules begin when they are imported: they are a worker's from now on."""
+    assert niceness("15", code=BEGINS) == "{0} {0}"
+    assert niceness("5", code=BEGINS, **{RAY_NICENESS: "5"}) == "{5} {0}"
 
 
 @needs_root

@@ -368,13 +368,17 @@ def test_a_member_of_which_no_thread_runs_does_not_hold_up_a_freeze_for_longer_t
     assert "has stood still for 10.0 s" in ws.given(cmd.Fence)[0].reason
 
 
-def test_while_nobody_has_answered_the_freeze_who_hangs_is_given_its_time():
+def test_while_nobody_else_holds_the_state_who_hangs_and_does_not_answer_is_given_its_time():
     """It may be the last one that holds the state."""
     ws = trained()
     ws.beat("w1", Flying.COMPUTING, still_s=9.0)
     ws.break_("w0")
     ws.tick(1.5)
     assert ws.addressees(cmd.Fence) == set()
+    ws.answer("w0", 7)
+    ws.die("w0")
+    ws.tick(1.5)
+    assert ws.addressees(cmd.Fence) == set(), "what w0 has held died with it"
 
 
 def test_a_member_that_answers_the_freeze_and_hangs_on_its_way_to_the_door_is_fenced():
