@@ -209,30 +209,32 @@ def _drive(
     driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
-    try:
-        crown.begin(settings.run, incarnation)
-        left = former.hand_over(settings, digest)
-        opening = _opening(left, past)
-        logs.heed(opening)  # before the workers that were adopted say anything
-        if left is not None:
-            fleet.adopt(left)
-        tiers.start(settings)
-        machines = closing(machines_of(work.kuberay, settings, emit))
-        with _heeding_sigterm(emit), _copied(journal, settings), injector, machines as machine_keeper:
-            finished = driver.run(fleet, tiers, opening=opening, machines=machine_keeper)
-            metrics.on_end()
-            is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
-            if finished.outcome.ending is Ending.EXITED:
-                _hand_over(finished, fleet, tiers, is_kept=is_kept)
-            if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
-                is_kept = _make_safe(tiers, is_kept)
-                driver.tell_late()
-        return finished
-    finally:
-        copying()  # whoever had the run exit may not wait for what follows
-        fleet.shutdown(keep_memory=is_kept)
-        brain.close()
-        tiers.close(keep=is_kept or fleet.is_superseded)
+    with _copied(journal, settings) as copy_journal:  # to its last line, which is written when the tiers are closed
+        try:
+            crown.begin(settings.run, incarnation)
+            left = former.hand_over(settings, digest)
+            opening = _opening(left, past)
+            logs.heed(opening)  # before the workers that were adopted say anything
+            if left is not None:
+                fleet.adopt(left)
+            tiers.start(settings)
+            machines = closing(machines_of(work.kuberay, settings, emit))
+            with _heeding_sigterm(emit), injector, machines as machine_keeper:
+                finished = driver.run(fleet, tiers, opening=opening, machines=machine_keeper)
+                metrics.on_end()
+                is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
+                if finished.outcome.ending is Ending.EXITED:
+                    _hand_over(finished, fleet, tiers, is_kept=is_kept)
+                if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
+                    is_kept = _make_safe(tiers, is_kept)
+                    driver.tell_late()
+            return finished
+        finally:
+            copying()  # whoever had the run exit may not wait for what follows
+            copy_journal()
+            fleet.shutdown(keep_memory=is_kept)
+            brain.close()
+            tiers.close(keep=is_kept or fleet.is_superseded)
 
 
 def _hand_over(finished: Finished, fleet: RayFleet, tiers: RayTiers | NoTiers, is_kept: bool) -> None:
@@ -307,15 +309,16 @@ def _copied_logs(logs: RunLogs, settings: RunSettings) -> Callable[[], None]:
 
 
 @contextmanager
-def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
-    """The journal is copied to the persistent tier, if there is one."""
+def _copied(journal: Journal, settings: RunSettings) -> Iterator[Callable[[], None]]:
+    """The journal is copied to the persistent tier, if there is one; yields: do it now, without waiting for it."""
     if settings.checkpoint is None or settings.checkpoint.persistent is None:
-        yield
+        yield lambda: None
         return
     vault = open_vault(settings.checkpoint.persistent, settings.run)
     who = settings.run, settings.incarnation
-    with closing(vault), closing(JournalCopy(journal.path, vault.store, *who, before_bytes=journal.before_bytes)):
-        yield
+    copy = JournalCopy(journal.path, vault.store, *who, before_bytes=journal.before_bytes)
+    with closing(vault), closing(copy):
+        yield copy.copy_now
 
 
 @contextmanager
