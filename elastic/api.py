@@ -209,7 +209,7 @@ def _drive(
     driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
-    with _copied(journal, settings) as copy_journal:  # to its last line, which is written when the tiers are closed
+    with ExitStack() as afterwards:  # what is written while the tiers are closed is copied, too
         try:
             crown.begin(settings.run, incarnation)
             left = former.hand_over(settings, digest)
@@ -218,6 +218,7 @@ def _drive(
             if left is not None:
                 fleet.adopt(left)
             tiers.start(settings)
+            copy_journal = afterwards.enter_context(_copied(journal, settings))
             machines = closing(machines_of(work.kuberay, settings, emit))
             with _heeding_sigterm(emit), injector, machines as machine_keeper:
                 finished = driver.run(fleet, tiers, opening=opening, machines=machine_keeper)
@@ -228,10 +229,10 @@ def _drive(
                 if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                     is_kept = _make_safe(tiers, is_kept)
                     driver.tell_late()
+            copy_journal()
             return finished
         finally:
             copying()  # whoever had the run exit may not wait for what follows
-            copy_journal()
             fleet.shutdown(keep_memory=is_kept)
             brain.close()
             tiers.close(keep=is_kept or fleet.is_superseded)

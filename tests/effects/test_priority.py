@@ -120,7 +120,6 @@ def test_who_is_to_be_a_worker_at_once_has_it_before_it_is_begun() -> None:
 def test_who_hangs_back_gets_idle_time() -> None:
     """As long as it could get a tenth of a worker afterwards; between two that are nice already idle time is that."""
     assert niceness(code=BACK) == "10 True"
-    assert niceness(code=BACK, **{RAY_NICENESS: "0"}) == "15 True"
     assert niceness(code=BACK, **{RAY_NICENESS: "15"}) == "15 True"
     assert niceness(NOBODY, code=BACK) == "15 True"
 
