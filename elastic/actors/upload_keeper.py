@@ -65,9 +65,10 @@ class UploadKeeper:
             cost_s[order.node] = cost_s.get(order.node, 0.0) + answer.cost_s
             self._uploading.pop(order.key, None)
             if answer.reason:
-                log.warning("checkpoints: not uploaded: %s", answer.reason)
-            told = rungs.Uploaded(key=order.key, node=order.node, digest=answer.digest, reason=answer.reason)
-            self._heed(told)
+                level = logging.INFO if answer.is_gone else logging.WARNING
+                log.log(level, "checkpoints: not uploaded: %s", answer.reason)
+            how = {"digest": answer.digest, "reason": answer.reason, "is_gone": answer.is_gone}
+            self._heed(rungs.Uploaded(key=order.key, node=order.node, **how))
 
         self._uploading[order.key] = order
         metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None

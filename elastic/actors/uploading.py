@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.node import Node
-from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.errors import ElasticError
 
@@ -29,12 +29,14 @@ class UploadAnswer:
     """How an upload ended.
 
     Attributes:
-        digest: of the shard's manifest. reason: why it is not there, empty if it is.
+        digest: of the shard's manifest. reason: why it is not there, empty if it is. is_gone: since its slot has been
+            written anew before the upload began.
         cost_s: CPU time that this actor took meanwhile, divided by the cores that it shares with the workers.
     """
 
     digest: str = ""
     reason: str = ""
+    is_gone: bool = False
     cost_s: float = 0.0
 
 
@@ -78,10 +80,13 @@ class Uploads:
         """Write a shard to the persistent tier, when it is its turn; `working` on it."""
         try:
             with contextlib.ExitStack() as sending:
-                with self._node.held(key):
-                    sending.enter_context(self._turns)
-                    began_s = time.process_time()
-                    manifest, read = sending.enter_context(self._node.lent(key))
+                try:
+                    with self._node.held(key):
+                        sending.enter_context(self._turns)
+                        began_s = time.process_time()
+                        manifest, read = sending.enter_context(self._node.lent(key))
+                except MissingError as error:
+                    return UploadAnswer(reason=f"node {self._node.name}: {error}", is_gone=True)
                 digest = self._opened().upload(manifest, read)
         except ElasticError as error:
             return UploadAnswer(reason=f"node {self._node.name}: {error}")

@@ -161,17 +161,21 @@ class Ladder:
         if isinstance(event, rungs.Uploaded):
             step = self._now.see(event.key.commit, event.key.shards)
             step.uploads.pop(event.key.shard, None)
+            what, is_fault = event.key.shard, not event.is_gone  # who has written a newer step there has lost nothing
+            if event.is_gone and event.node in self._now.sites:
+                self._now.sites[event.node].slots.discard(rungs.copy_of(event.key))
+                self._now.moved()
             if not event.reason:
                 step.uploaded[event.key.shard] = (event.node, event.digest)
         else:
             step = self._now.see(event.commit, event.shards)
             step.committer = ""
+            what, is_fault = COMMIT, True
             if not event.reason:
                 step.is_durable, step.is_uploading = True, False
                 self._not_durable = ""
         if event.reason:
-            self._not_durable = event.reason
-            what = event.key.shard if isinstance(event, rungs.Uploaded) else COMMIT
+            self._not_durable = event.reason if is_fault else self._not_durable
             tries = step.failed_uploads[what] = step.failed_uploads.get(what, 0) + 1
             step.is_uploading = step.is_uploading and tries < TRIES
 
@@ -278,7 +282,7 @@ class Ladder:
             yield rungs.Commit(commit=step.commit, digests=digests, node=step.committer)
         begun = {*step.uploaded, *step.uploads}  # who uploads has a copy of its own, and needs no slot any more
         if any(shard not in begun and not self._now.is_somewhere(step.copies[shard]) for shard in step.all):
-            step.is_uploading = False  # it is lost: the next one
+            step.is_uploading, self._is_due = False, True  # it is lost: the next one
 
     def _say_rungs(self, active: list[Step]) -> Iterator[rungs.Order]:
         """First what fell: who hears of it knows no other step that is on that rung still, and is told of that next."""

@@ -85,12 +85,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A shard is in the persistent tier; digest: of its manifest; reason: why it is not there, empty if it is."""
+    """A shard is in the persistent tier, or its upload failed.
+
+    Attributes:
+        digest: of its manifest. reason: why it is not there, empty if it is. is_gone: since the node holds it no more.
+    """
 
     key: ShardKey
     node: str
     digest: str = ""
     reason: str = ""
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -611,6 +611,19 @@ def test_a_persistent_tier_that_fails_is_told_of_once_and_when_a_step_is_durable
     assert [(told.rung, told.reason) for told in nodes.take(rungs.Degraded)] == [("durable", "")]
 
 
+def test_a_slot_that_was_written_anew_before_its_upload_is_no_fault_of_the_persistent_tier():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    for _ in range(TRIES):
+        (upload,) = nodes.take(rungs.Upload)
+        nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, reason="no such slot", is_gone=True))
+    assert nodes.take(rungs.Upload) == nodes.take(rungs.Degraded) == []
+    nodes.replicate("a", key(2))
+    nodes.tell(rungs.UploadDue())
+    assert [upload.key for upload in nodes.take(rungs.Upload)] == [key(2)]
+
+
 def test_the_newest_step_is_the_newest_on_any_node_whoever_was_heard_last():
     nodes = Nodes("ab")
     assert nodes.ladder.newest is None
