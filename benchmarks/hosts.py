@@ -30,6 +30,7 @@ _END_S = 20.0
 _ANSWER_S = 0.25  # of a kernel, over a cable of this machine
 _NOBODYS_PORT = 1
 _OBJECT_STORE_BYTES = 80 << 20
+_NO_LOG_MONITOR = "--include-log-monitor=false"  # each would follow the logs of all: Ray wants one on a machine
 _ROOT = Path(__file__).resolve().parent.parent
 _NOBODY = "02:00:00:00:00:00"  # a link-layer address that no cable has: what is sent there gets lost
 # `ip netns exec` has unshared the mounts already, so this is the host's alone, and goes with its last process.
@@ -254,7 +255,8 @@ class Hosts(Network):
         environment = {**environment_at(host.address), **environment}
         self.slots[host.name] = slots
         inside = ("ip", "netns", "exec", host.name, *(_OWN_MEMORY if has_own_memory else ()))
-        command = (*inside, *_ray_start(host.address, slots), f"--address={self.ray_address}", *options)
+        joins = (f"--address={self.ray_address}", _NO_LOG_MONITOR)
+        command = (*inside, *_ray_start(host.address, slots), *joins, *options)
         self.raylets[host.name] = self._start(*command, **environment)
         return host.name
 
