@@ -22,7 +22,9 @@ from elastic.checkpoint.rungs import CheckpointRung, Degraded
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.backlog import Backlog
+from elastic.control.knocking import doubted_after_s
 from elastic.control.outcome import Outcome
+from elastic.control.silences import Silences
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.suspicion import presses
 from elastic.errors import SupersededError
@@ -32,6 +34,8 @@ log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for, or somebody that others wait for is looked for
+_LATE_TICK_S = 0.05  # while a host may just have fallen silent
+_JUDGED_AFTER = 2.0  # times as long as a host may be silent
 _PRESSED_S = 1.0  # beats of all hosts come within this
 _LOOK_S = 0.1  # from one look that is asked for to the next, in this time
 _MOST = 256  # events taken at once, so that a flood of answers keeps nothing else waiting
@@ -89,6 +93,7 @@ class Driver:
         self._inbox: queue.SimpleQueue[ev.Event | Exception] = queue.SimpleQueue()
         self._backlog = Backlog()
         self._beats: dict[str, ev.HostBeat] = {}
+        self._silences: Silences[str] = Silences(time.monotonic())  # of hosts that beat, until they are judged
         self._state: RunState | None = None
         self._issued_generation = 0
         self._written = Written()
@@ -103,6 +108,7 @@ class Driver:
         """
         if isinstance(event, ev.HostBeat):
             self._beats[event.node] = event
+            self._silences.begin(event.node, time.monotonic())
         if not isinstance(event, ev.HostBeat) or self._presses(event):
             self._inbox.put(event)
 
@@ -225,8 +231,8 @@ class Driver:
     def _take(self) -> Observed:
         """What has come since, or a tick; stamped with the time at which it is acted on."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
-        period_s = _BUSY_TICK_S if is_busy or self._is_pressed(time.monotonic()) else _TICK_S
-        self._collect(wait_s=0.0 if self._backlog else period_s)
+        period_s, wait_s = self._pace_s(is_busy, time.monotonic())
+        self._collect(wait_s=0.0 if self._backlog else wait_s)
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
         events = [(now_s, event) for event in self._backlog.take(_MOST)]
         turned_s = time.monotonic()
@@ -239,6 +245,18 @@ class Driver:
             events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))
         return events
+
+    def _pace_s(self, is_busy: bool, now_s: float) -> tuple[float, float]:
+        """From one tick to the next; and for how long to wait for news now, so that a silent host is judged in time."""
+        if is_busy or self._is_pressed(now_s):
+            return _BUSY_TICK_S, _BUSY_TICK_S
+        if self._state is None:
+            return _TICK_S, _TICK_S
+        limits = self._state.settings.limits
+        for node in self._silences.longer_than(_JUDGED_AFTER * limits.heartbeat_timeout_s, now_s):
+            self._silences.forget(node)
+        late_in_s = doubted_after_s(limits) - self._silences.longest_s(now_s)
+        return (_LATE_TICK_S, _LATE_TICK_S) if late_in_s <= 0.0 else (_TICK_S, min(_TICK_S, late_in_s))
 
     def _is_pressed(self, now_s: float) -> bool:
         """Somebody is stopped, which is dead as soon as another one is seen that waits for it."""

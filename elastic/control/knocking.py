@@ -11,10 +11,16 @@ from elastic.control import events as ev
 from elastic.control.commands import Knock
 from elastic.control.state import Phase
 from elastic.control.turn import Turn
+from elastic.settings import Limits
 
-_DOUBTED_AFTER = 0.4  # of what a host may be silent for
+_DOUBTED_AFTER = 0.3  # of what a host may be silent for
 _BEATS = 1.5  # at least: between two beats every host is silent
 _AT_ONCE, _OTHERS = 8, 4
+
+
+def doubted_after_s(limits: Limits) -> float:
+    """For how long a host may be silent before it is knocked at, while others wait."""
+    return max(_DOUBTED_AFTER * limits.heartbeat_timeout_s, _BEATS * limits.heartbeat_polling_period_s)
 
 
 def knock_at_the_silent(turn: Turn) -> None:
@@ -24,8 +30,7 @@ def knock_at_the_silent(turn: Turn) -> None:
     """
     if turn.state.phase is Phase.RUNNING and not turn.tally.hosts.waiting:
         return
-    limits, hosts = turn.settings.limits, turn.tally.hosts
-    within_s = max(_DOUBTED_AFTER * limits.heartbeat_timeout_s, _BEATS * limits.heartbeat_polling_period_s)
+    within_s, hosts = doubted_after_s(turn.settings.limits), turn.tally.hosts
     knocked_at, answered = turn.state.knocked, turn.state.answered
     silent = (
         node

@@ -32,6 +32,10 @@ class Silences(Generic[Who]):
     def clear(self) -> None:
         self._since_s = {}
 
+    def longest_s(self, now_s: float) -> float:
+        """For how long the one that was heard first is silent; 0 where there is nobody."""
+        return now_s - min(list(self._since_s.values()), default=now_s)
+
     def longer_than(self, limit_s: float, now_s: float) -> list[Who]:
         """Those who are silent for more than this."""
         absent_s = max(0.0, now_s - self._looked_s - _LATE_S)

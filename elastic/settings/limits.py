@@ -45,7 +45,7 @@ class Limits:
             core)
         heartbeat_timeout_s: a host that is silent for this long, while all others wait, is out of reach. (s;
             default 1.25: five beats in a row that did not come)
-        knock_timeout_s: a host that is silent for two fifths of heartbeat_timeout_s is knocked at for so long; where
+        knock_timeout_s: a host that is silent for three tenths of heartbeat_timeout_s is knocked at for so long; where
             nothing comes back from it, it is out of reach already then; a large value switches this off. (s; default
             0.3: three connections in vain, each of which a kernel answers within a round trip, busy or not)
         relay_above_hosts: where more hosts than this have workers, their monitors are heard through relays; give such

@@ -369,3 +369,28 @@ def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(
     playing.fleet.called("fence", "w1")
     assert ("look", "", 0) in playing.fleet.calls
     playing.end()
+
+
+def test_a_host_that_falls_silent_is_not_left_until_the_next_tick(
+    play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playing = play()
+    trains(playing)
+    playing.fleet.stable(6)
+
+    def tell(*workers: str, phase: Flying) -> None:
+        for worker in workers:
+            at = {"generation": 1, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 0.1}
+            reading = Reading(worker=worker, phase=phase, state="S", **at)
+            playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
+
+    def is_knocked_at() -> bool:
+        tell("w0", "w2", phase=Flying.REDUCING)
+        return any(method == "knock" for method, *_ in playing.fleet.calls)
+
+    tell("w1", phase=Flying.COMPUTING)
+    eventually(lambda: "node-w1" in {getattr(one, "node", "") for one in playing.brain.heard}, "it was heard")
+    monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
+    eventually(is_knocked_at, "somebody knocks at its host")
+    monkeypatch.undo()
+    playing.end()

@@ -16,11 +16,14 @@ def test_who_is_not_heard_for_longer_than_the_limit_is_named_and_others_are_not(
     silences.begin("b", 0.0)
     assert looked(silences, 1, 50) == []
     silences.begin("b", 50.0)
+    assert silences.longest_s(60.0) == 60.0
     assert looked(silences, 50, 62) == ["a"]
     silences.forget("a")
+    assert silences.longest_s(60.0) == 10.0
     assert "a" not in silences and "b" in silences
     assert looked(silences, 62, 110) == []
     silences.clear()
+    assert silences.longest_s(110.0) == 0.0
     assert looked(silences, 110, 300) == []
 
 
