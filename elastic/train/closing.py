@@ -26,6 +26,8 @@ def close_loop(replica: Replica, number: int) -> bool:
     reducer.begin(replica.hands(len(micro_batches), number, replica.watch.attempt_of(number)))
     replica.buffers.begin()
     row = _nothing(replica, identity).row()
+    for group in replica.groups:
+        group.unwatch()  # who has all of this reduction ends, whether or not the others have it by then
     replica.page.note(Flying.REDUCING)
     tail = replica.summed(row)
     if tail is None:

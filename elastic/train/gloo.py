@@ -29,6 +29,7 @@ import torch.distributed as dist
 from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train.direct import SumTogether, can_go_together, to_everybody
+from elastic.train.hangups import Hangups
 from elastic.train.meeting import Store, StoreHost
 from elastic.train.nccl import Lane, LaneWork, Nccl
 from elastic.train.sockets import Address, listeners, own_sockets, plain, unreached
@@ -109,6 +110,8 @@ class GlooGroup:
         self._deadline_s = math.inf
         self._own_port = 0
         self._peers: set[Address] = set()
+        self._members: dict[Address, str] = {}
+        self._hangups: Hangups | None = None
         self._is_stuck = False
 
     def form(self, own: StoreHost, layout: str, is_cancelled: Callable[[], bool], timeout_s: float) -> None:
@@ -134,7 +137,10 @@ class GlooGroup:
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks train different things (model, data, what is tracked): {_grouped(layouts)}")
-        self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
+        places = [(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)]
+        self._peers.update(places)
+        all_of_them = zip(places, self.view.members, strict=True)
+        self._members = {place: member.worker for place, member in all_of_them if place != places[self.rank]}
         self._pg = self._connect("gloo", store, range(self.size))
         if self._nccl is not None and self._is_summing:
             self._lane = self._open_lane("sums", self._nccl, store, range(self.size))
@@ -144,6 +150,20 @@ class GlooGroup:
         """Be the group of this view, whose members are those with whom it has connected."""
         self.view = view
         self._stop = lambda: self.is_cut
+
+    def watch(self, tell: Callable[[str], None]) -> None:
+        """From now on, have it told, once, in a thread, whose side of a connection has been closed.
+
+        Until `unwatch`, or a cut: that closes connections here.
+        """
+        self._hangups = Hangups(self._whose, tell)
+        if self.is_cut:
+            self.unwatch()
+
+    def unwatch(self) -> None:
+        """Members may end from now on."""
+        if self._hangups is not None:
+            self._hangups.close()
 
     def other(self, name: str, ranks: Sequence[int]) -> Any:
         """Another gloo group among members, freed by the same cut; connected now, if all of them call this.
@@ -336,6 +356,7 @@ class GlooGroup:
         Gloo's first: what an abort leaves on GPUs must not be followed by a word that all is well.
         """
         self.is_cut = True
+        self.unwatch()
         try:
             for sock in own_sockets():
                 with contextlib.suppress(OSError), sock:
@@ -354,6 +375,7 @@ class GlooGroup:
         if self._is_stuck:
             _LEFT_BEHIND.extend((self._pg, *self._others.values()))
         self.cut_lanes()
+        self.unwatch()
         self._pg = self._device = self._lane = None
         self._others, self._wholes, self._notes = {}, {}, []
         if self._store is not None:
@@ -365,6 +387,14 @@ class GlooGroup:
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False
         return sock.getsockname()[1] == self._own_port or plain(sock.getpeername()) in self._peers
+
+    def _whose(self, sock: socket.socket) -> str | None:
+        """With whom it connects this member; None: it is the store's, or not of this group."""
+        if not self._owns(sock):
+            return None
+        if sock.getsockname()[1] == self._own_port:
+            return "a member"  # which one is known to gloo alone
+        return self._members.get(plain(sock.getpeername()))
 
     def _check(self, waiting_for: str) -> None:
         _check(self._stop, self._deadline_s, waiting_for)

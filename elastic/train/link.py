@@ -418,6 +418,13 @@ class Link:
             self.post(ev.FaultInjected(fault=fault, target=self.worker, at_s=at_s, proof=proof))
             raise error
 
+    def hung_up(self, generation: int, whom: str) -> None:
+        """A member of this generation is gone; what has been reduced is applied, unless a freeze comes first."""
+        with self._lock:
+            if self._state.stage is Stage.STEPPING and self._state.generation == generation:
+                error = f"the connection with {whom} was closed on the other side"
+                self.post(ev.CollectiveBroken(worker=self.worker, generation=generation, error=error))
+
     def broke(self, error: str) -> None:
         """A reduction of the running generation failed; if it was frozen meanwhile, everybody knows already."""
         with self._lock:

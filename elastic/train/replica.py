@@ -134,6 +134,7 @@ class Replica:
             self._batches.close()
         self.snapshots.close()
         for group in (*self._retired, *self.groups):
+            group.unwatch()
             group.cut_lanes()
 
     @property

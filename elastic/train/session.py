@@ -455,6 +455,8 @@ class Session(DataDoor):
         replica.meter.restart(time.time())
         if is_live:
             replica.snapshots.stable(view.resume)  # all members hold it
+            for group in groups:
+                group.watch(partial(self._link.hung_up, view.generation))
         return is_live
 
     def _connect(

@@ -25,6 +25,7 @@ from tests.effects.helpers import (
     Circle,
     Running,
     child,
+    eventually,
     formed,
     formed_with_children,
     hear,
@@ -89,10 +90,13 @@ def test_a_closed_group_keeps_nothing_open():
     for _ in range(4):
         before = open_files()
         groups = circle.form()
+        for group in groups:
+            group.watch(lambda why: None)
         assert in_threads(2, lambda rank, groups=groups: summed(groups[rank], 1)) == [2, 2]
         for group in groups:
             group.cut()
             group.close()
+        eventually(lambda: all(one.name != "elastic-hangups" for one in threading.enumerate()), "nobody watches it")
         held.append(groups)
         opened.append(open_files() - before)
     assert not any(opened[1:]), opened  # the first one connects the members' stores, which stay
