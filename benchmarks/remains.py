@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 MARK = "ELASTIC_HOSTS"
@@ -94,12 +94,17 @@ def kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
     while pids := {pid for pid in find() if not is_zombie(pid)}:
         if time.monotonic() > deadline_s:
             raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_now(pids)
         killed |= pids
         time.sleep(0.02)
     return sorted(killed)
+
+
+def kill_now(pids: Collection[int]) -> None:
+    """SIGKILL to these, one right after the other."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def pids_of(name: str) -> set[int]:

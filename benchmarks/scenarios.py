@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from benchmarks.hosts import HEAD
+from benchmarks.remains import kill_now, pids_on
 from benchmarks.rows import Fault, lost_before
 from benchmarks.stage import ScenarioError, Stage
 from benchmarks.training import MICRO_BATCH
@@ -98,15 +99,13 @@ def node(stage: Stage) -> Fault:
     """Every process of a host with members, its raylet too, at once; the host itself stays, and refuses connections."""
     host = stage.host_of_some()
     stage.spoiled.add(host)
-    fault = stage.fault("node", set(stage.members_by_host()[host]))
-    stage.hosts.crash(host)
-    return fault
+    return _crash(stage, "node", host)
 
 
 def power(stage: Stage) -> Fault:
     """The same, and the host's address is gone with it: nobody is there to refuse."""
     host = stage.host_of_some()
-    fault = stage.fault("power", set(stage.members_by_host()[host]))
+    fault = _crash(stage, "power", host)
     stage.hosts.lose(host)
     return fault
 
@@ -114,11 +113,8 @@ def power(stage: Stage) -> Fault:
 def shrink(stage: Stage) -> Fault:
     """Half of the hosts are lost at once, every process of theirs with them; as many new ones come later."""
     _, lost = _halves(stage)
-    members = stage.members_by_host()
     stage.spoiled.update(lost)
-    fault = stage.fault("shrink", {pid for host in lost for pid in members.get(host, ())})
-    for host in lost:
-        stage.hosts.crash(host)
+    fault = _crash(stage, "shrink", *lost)
     stage.wait_s(SMALL_S)
     for host in lost:
         stage.hosts.add(stage.hosts.slots[host])
@@ -313,6 +309,17 @@ def busy(stage: Stage) -> Fault:
             if lost_before(stage.watch.log(), stage.watch.step - _BUSY_STEPS) > lost:
                 break
     return dataclasses.replace(fault, lasted_s=time.time() - fault.at_s)
+
+
+def _crash(stage: Stage, kind: str, *hosts: str) -> Fault:
+    """Every process of these at once; to find them takes longer than to notice it, and is no part of the fault."""
+    members = stage.members_by_host()
+    found = [pid for host in hosts for pid in pids_on(host)]
+    fault = stage.fault(kind, {pid for host in hosts for pid in members.get(host, ())})
+    kill_now(found)
+    for host in hosts:
+        stage.hosts.crash(host)  # and who has started meanwhile
+    return fault
 
 
 def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
