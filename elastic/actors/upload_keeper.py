@@ -1,5 +1,6 @@
 """Effect. The part of the keeper that has nodes write to the persistent tier, when it is time. All in its thread."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -67,8 +68,8 @@ class UploadKeeper:
             if answer.reason:
                 level = logging.INFO if answer.is_gone else logging.WARNING
                 log.log(level, "checkpoints: not uploaded: %s", answer.reason)
-            how = {"digest": answer.digest, "reason": answer.reason, "is_gone": answer.is_gone}
-            self._heed(rungs.Uploaded(key=order.key, node=order.node, **how))
+            told = rungs.Uploaded(key=order.key, node=order.node, digest=answer.digest, reason=answer.reason)
+            self._heed(dataclasses.replace(told, is_gone=answer.is_gone))
 
         self._uploading[order.key] = order
         metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None
