@@ -17,7 +17,7 @@ import elastic
 from elastic.checkpoint.vault import open_vault
 from elastic.control.state import RunState
 from tests.cluster.test_fit import committed_samples
-from tests.cluster.training import At, read_lines, regression, relative_difference
+from tests.cluster.training import At, read_lines, regression
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,15 +54,13 @@ def replicated(folder: Path) -> list[int]:
 
 
 def test_the_last_step_is_durable_and_the_next_life_goes_on_from_it(hosts: Any, tmp_path: Path) -> None:
-    """Twice half of the steps is once all of them."""
-    whole = fit(tmp_path / "whole", "whole", checkpoint(tmp_path / "whole"))
+    """Twice half of the steps is once all of them; to the bit: test_c11_two_halves_are_the_whole_to_the_bit."""
     half = fit(tmp_path / "half", "half", checkpoint(tmp_path / "half"), steps=STEPS // 2)
     durable = open_vault(str(tmp_path / "half" / "store"), "half").commits()
     assert (half.steps, durable[0].commit.step) == (STEPS // 2, STEPS // 2 - 1)
     assert {line["rung"] for line in rungs(tmp_path / "half")} >= {"local", "durable"}
     rest = fit(tmp_path / "half", "half", checkpoint(tmp_path / "half"))
     assert rest.steps == STEPS
-    assert relative_difference(rest.value["parameters"], whole.value["parameters"]) < 1e-12
     assert set(committed_samples(tmp_path / "half").values()) == {1}
 
 

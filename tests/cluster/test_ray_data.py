@@ -15,7 +15,7 @@ from elastic.actors.ray_data import RayBlocks
 from elastic.control.batch_size import ConstantBatch
 from elastic.control.data import BatchPlan
 from elastic.control.state import RunState
-from elastic.errors import TrainFnError
+from elastic.errors import SettingError, TrainFnError
 from tests.cluster.training import At, read_lines
 
 pytestmark = [
@@ -160,15 +160,16 @@ def trained_alone(steps: list[list[int]]) -> float:
     return float(model.weight.item())
 
 
-def test_what_is_not_materialized_is_refused(dataset: Any, tmp_path: Path) -> None:
+def test_what_is_not_materialized_is_refused_and_loader_processes_have_no_part_in_it(
+    dataset: Any, tmp_path: Path
+) -> None:
     import ray.data
 
-    with pytest.raises(TrainFnError, match=r"call ds.materialize\(\) before elastic.fit"):
-        elastic.fit(over(ray.data.range(64), tmp_path), limits=LIMITS, callbacks=[], run_dir=tmp_path / "run")
+    lazy = ray.data.range(64)
 
-
-def test_loader_processes_have_no_part_in_it(dataset: Any, tmp_path: Path) -> None:
     def train_fn(session: Any) -> None:
+        with pytest.raises(SettingError, match=r"call ds.materialize\(\) before elastic.fit"):
+            session.ray_dataset(lazy)
         session.batches(session.ray_dataset(dataset), batch_size=16, workers=1)
 
     with pytest.raises(TrainFnError, match=r"Ray dataset is read in the training thread.* or leave workers=0"):
