@@ -156,7 +156,8 @@ class GlooGroup:
 
         Until `unwatch`, or a cut: that closes connections here.
         """
-        self._hangups = Hangups(self._whose, tell)
+        if self.size > 1:
+            self._hangups = Hangups(self._whose, tell)
         if self.is_cut:
             self.unwatch()
 

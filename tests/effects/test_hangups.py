@@ -4,8 +4,10 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from elastic.train.hangups import Hangups
 from tests.effects.helpers import LONG_S, MOMENT_S, eventually, formed, formed_with_children, in_threads
@@ -28,8 +30,11 @@ def watched(*mine: socket.socket) -> tuple[Hangups, "queue.Queue[str]"]:
     return Hangups(lambda sock: names.get(os.fstat(sock.fileno()).st_ino), told.put), told
 
 
-def is_watched() -> bool:
-    return any(thread.name == "elastic-hangups" for thread in threading.enumerate())
+@pytest.fixture
+def is_watched() -> Callable[[], bool]:
+    """Whether something is that was not before."""
+    before = set(threading.enumerate())
+    return lambda: any(thread.name == "elastic-hangups" for thread in {*threading.enumerate()} - before)
 
 
 def assert_silent(told: "queue.Queue[str]") -> None:
@@ -37,7 +42,7 @@ def assert_silent(told: "queue.Queue[str]") -> None:
     assert told.empty()
 
 
-def test_who_closes_a_connection_is_told_once():
+def test_who_closes_a_connection_is_told_once(is_watched):
     with connections(3) as pairs:
         _, told = watched(*(mine for mine, _ in pairs))
         pairs[0][1].send(b"data")  # that something comes is no end
@@ -55,7 +60,7 @@ def test_one_that_was_closed_before_is_told_of_too():
         assert watched(mine)[1].get(timeout=LONG_S) == "w0"
 
 
-def test_nothing_is_told_of_strangers_nor_after_the_end():
+def test_nothing_is_told_of_strangers_nor_after_the_end(is_watched):
     with connections(2) as ((mine, other), (strangers, ends)):
         watch, told = watched(mine)
         ends.close()
@@ -68,7 +73,7 @@ def test_nothing_is_told_of_strangers_nor_after_the_end():
         assert_silent(told)
 
 
-def test_what_is_closed_here_is_closed_for_the_other_side_once_the_watch_is_over():
+def test_what_is_closed_here_is_closed_for_the_other_side_once_the_watch_is_over(is_watched):
     with connections(1) as ((mine, other),):
         watch, told = watched(mine)
         other.settimeout(LONG_S)
@@ -88,7 +93,7 @@ def test_a_member_that_is_killed_is_told_of_while_nobody_reduces():
         assert told.get(timeout=LONG_S) in ("w2", "a member")
 
 
-def test_a_group_that_is_cut_tells_its_neighbours_and_not_itself():
+def test_a_group_that_is_cut_tells_its_neighbours_and_not_itself(is_watched):
     told = [queue.Queue[str](), queue.Queue[str]()]
     with formed(2) as groups:
         for group, one in zip(groups, told, strict=True):
