@@ -52,8 +52,9 @@ class Hangups:
 
     def _first(self) -> str:
         """With whom the first connection is that was closed; empty if the watch ended before."""
-        names, poll = dict[int, str](), select.poll()
-        poll.register(self._bell, select.POLLIN)
+        names, poll, end = dict[int, str](), select.poll(), select.poll()
+        for one in (poll, end):
+            one.register(self._bell, select.POLLIN)
         with contextlib.ExitStack() as watched:
             for sock in own_sockets():
                 name = None
@@ -66,5 +67,5 @@ class Hangups:
                 poll.register(sock, select.POLLRDHUP)
             closed = next((names[found] for found, _ in poll.poll() if found in names), "")
         if closed:
-            select.select([self._bell], [], [], _ORDERED_WITHIN_S)
+            end.poll(1000 * _ORDERED_WITHIN_S)
         return closed

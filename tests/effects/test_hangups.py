@@ -1,7 +1,9 @@
 """Effect. Connections that another side closes while nobody waits in them: it is told once, and of nothing else."""
 
+import contextlib
 import os
 import queue
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -52,6 +54,19 @@ def test_who_closes_a_connection_is_told_once(is_watched):
         pairs[2][1].close()
         assert_silent(told)
         eventually(lambda: not is_watched(), "the thread has ended")
+
+
+def test_a_process_may_have_thousands_of_open_files():
+    least = 1024 + 64  # more than select(2) can tell apart
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as many, connections(1) as ((mine, other),):
+        many.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2 * least, hard)), hard))
+        for _ in range(least):
+            many.enter_context(open(os.devnull))
+        _, told = watched(mine)
+        other.close()
+        assert told.get(timeout=LONG_S) == "w0"
 
 
 def test_one_that_was_closed_before_is_told_of_too():
