@@ -22,12 +22,13 @@ def own_sockets() -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                with contextlib.ExitStack() as unless_it_is_one:  # another thread may have opened a file by this name
-                    copy = os.dup(int(name))
-                    unless_it_is_one.callback(os.close, copy)
+                copy = os.dup(int(name))
+                try:
                     sock = socket.socket(fileno=copy)
-                    unless_it_is_one.pop_all()
-                yield sock
+                except OSError:  # another thread has opened a file by this name meanwhile
+                    os.close(copy)
+                else:
+                    yield sock
 
 
 def listeners() -> dict[int, int]:

@@ -624,6 +624,23 @@ def test_a_slot_that_was_written_anew_before_its_upload_is_no_fault_of_the_persi
     assert [upload.key for upload in nodes.take(rungs.Upload)] == [key(2)]
 
 
+def test_where_a_slot_was_written_anew_another_one_is_uploaded_or_the_next_step_is_as_soon_as_it_is_safe():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.stage("a", key(1))
+    nodes.stage("b", key(1))
+    nodes.tell(rungs.RedundancyLost(reason="alone"))
+    asked = []
+    for _ in "ab":
+        (upload,) = nodes.take(rungs.Upload)
+        asked.append(upload.node)
+        nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, reason="no such slot", is_gone=True))
+    assert sorted(asked) == ["a", "b"] and nodes.take(rungs.Upload) == []
+    nodes.slots["a"].clear()
+    nodes.slots["b"].clear()
+    nodes.replicate("a", key(2))
+    assert [upload.key for upload in nodes.take(rungs.Upload)] == [key(2)], "no interval has to be over before"
+
+
 def test_the_newest_step_is_the_newest_on_any_node_whoever_was_heard_last():
     nodes = Nodes("ab")
     assert nodes.ladder.newest is None
