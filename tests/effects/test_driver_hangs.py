@@ -182,6 +182,15 @@ def trains(playing: Playing) -> None:
     playing.fleet.stable(3)
 
 
+def beat(
+    playing: Playing, worker: str, phase: Flying, state: str = "S", generation: int = 1, still_s: float = 9.0
+) -> None:
+    """The monitor of its host tells what it sees of it, in step 7."""
+    at = {"generation": generation, "step": 7, "micro_batch": 0, "commits": 6, "still_s": still_s}
+    reading = Reading(worker=worker, phase=phase, state=state, **at)  # type: ignore[arg-type]
+    playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
+
+
 def one_is_lost(playing: Playing, worker: str, *left: str) -> None:
     """It dies; the others form the next generation, and go on."""
     fleet = playing.fleet
@@ -328,12 +337,10 @@ def test_a_process_that_is_stopped_is_not_left_until_the_next_tick(
     trains(playing)
     playing.fleet.stable(6)
     monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
-    at = {"generation": 1, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 9.0}
     told = [("w0", Flying.REDUCING, "S"), ("w2", Flying.REDUCING, "S"), ("w1", Flying.COMPUTING, STOPPED)]
     before = len(playing.brain.heard)
     for worker, phase, state in reversed(told) if is_first else told:
-        reading = Reading(worker=worker, phase=phase, state=state, **at)
-        playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
+        beat(playing, worker, phase, state)
         if state == STOPPED:
             eventually(lambda: any(isinstance(one, ev.Tick) for one in playing.brain.heard[before:]), "it is judged")
     playing.fleet.called("fence", "w1")
@@ -349,23 +356,18 @@ def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(
     trains(playing)
     playing.fleet.stable(6)
 
-    def tell(worker: str, phase: Flying, state: str, generation: int = 1) -> None:
-        at = {"generation": generation, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 9.0}
-        reading = Reading(worker=worker, phase=phase, state=state, **at)
-        playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
-
     def answer() -> None:
         playing.fleet.calls.append(("look", "", 0))
         for worker in ("w0", "w2"):
-            tell(worker, Flying.REDUCING, "S")
+            beat(playing, worker, Flying.REDUCING)
 
     monkeypatch.setattr(playing.fleet, "look", answer)
     for worker in FIRST:
-        tell(worker, Flying.COMPUTING, "S")
-    tell("w3", Flying.AT_DOOR, STOPPED, generation=0)
+        beat(playing, worker, Flying.COMPUTING)
+    beat(playing, "w3", Flying.AT_DOOR, STOPPED, generation=0)
     eventually(lambda: "node-w3" in {getattr(one, "node", "") for one in playing.brain.heard}, "all were heard")
     assert ("look", "", 0) not in playing.fleet.calls
-    tell("w1", Flying.COMPUTING, STOPPED)
+    beat(playing, "w1", Flying.COMPUTING, STOPPED)
     playing.fleet.called("fence", "w1")
     assert ("look", "", 0) in playing.fleet.calls
     playing.end()
@@ -378,17 +380,12 @@ def test_a_host_that_falls_silent_is_not_left_until_the_next_tick(
     trains(playing)
     playing.fleet.stable(6)
 
-    def tell(*workers: str, phase: Flying) -> None:
-        for worker in workers:
-            at = {"generation": 1, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 0.1}
-            reading = Reading(worker=worker, phase=phase, state="S", **at)
-            playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
-
     def is_knocked_at() -> bool:
-        tell("w0", "w2", phase=Flying.REDUCING)
+        for worker in ("w0", "w2"):
+            beat(playing, worker, Flying.REDUCING, still_s=0.1)
         return any(method == "knock" for method, *_ in playing.fleet.calls)
 
-    tell("w1", phase=Flying.COMPUTING)
+    beat(playing, "w1", Flying.COMPUTING, still_s=0.1)
     eventually(lambda: "node-w1" in {getattr(one, "node", "") for one in playing.brain.heard}, "it was heard")
     monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
     eventually(is_knocked_at, "somebody knocks at its host")
