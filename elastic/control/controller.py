@@ -225,12 +225,25 @@ def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None
     """The generation it belonged to is over; a suspect's death is only the proof that was waited for."""
     if before is not Standing.SUSPECT:
         turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
-    if turn.state.phase is Phase.FREEZING:
-        harden(turn, f"{name} was lost: {evidence}")
-        if turn.worker(name).standing in OVER:  # lost contact decides nothing; who is out of reach is judged by ticks
-            settle(turn)
-    else:
-        freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
+    why = f"{name} was lost: {evidence}"
+    if turn.state.phase is not Phase.FREEZING:
+        freeze(turn, why, survivors_only=turn.state.phase is Phase.FORMING)
+        _doubt_those_beside(turn, name)
+        return
+    harden(turn, why)
+    _doubt_those_beside(turn, name)
+    if turn.worker(name).standing in OVER:  # lost contact decides nothing; who is out of reach is judged by ticks
+        settle(turn)
+
+
+def _doubt_those_beside(turn: Turn, name: str) -> None:
+    """Its host may be lost with all that is there: look for proof at once, not once they have been late."""
+    lost = turn.worker(name)
+    if lost.standing not in OVER or turn.state.phase is not Phase.FREEZING:
+        return
+    beside = turn.tally.nodes.get(lost.node, {})
+    for late in turn.tally.by_rank(one for one in turn.tally.late if one in beside):
+        turn.doubt(late, f"no answer to the freeze yet, and {name} beside it is dead")
 
 
 def _monitor_lost(turn: Turn, event: ev.MonitorLost) -> None:

@@ -99,6 +99,29 @@ def test_a_node_is_lost_when_its_monitor_and_all_its_workers_are():
     assert ws.state.incidents[0].kind is IncidentClass.NODE_LOST
 
 
+@pytest.mark.parametrize("first", ["broke", "died"])
+def test_beside_a_dead_member_all_who_have_not_answered_are_looked_for_at_once(first):
+    """Their host may be lost with all that is there."""
+    ws = two_on_each_of_two_nodes()
+    if first == "broke":
+        ws.break_("w2")
+        assert ws.answer("w2", 1) == ()
+    ws.die("w0")
+    assert ws.addressees(cmd.ProveDead) == {"w1"}, "not those on the other node"
+    assert "w0 beside it is dead" in ws.given(cmd.ProveDead)[0].reason
+    ws.answer("w3", 1)
+    ws.answer("w2", 1)
+    assert ws.answer("w1", 1) and ws.members == ["w1", "w2", "w3"], "who answers is alive"
+
+
+def test_beside_a_dead_member_who_has_answered_is_not_looked_for():
+    ws = two_on_each_of_two_nodes()
+    ws.break_("w2")
+    ws.answer("w1", 1)
+    ws.die("w0")
+    assert not ws.given(cmd.ProveDead)
+
+
 def test_a_lost_monitor_alone_is_not_a_lost_node():
     ws = BareController((1, 3))
     ws.start()
