@@ -91,7 +91,12 @@ class Restores(World):
         super().carry_out(command)
 
     def is_bequeathed(self, view: View) -> bool:
-        """Whether an older driver had decided to go back to this step, and died before it told any worker."""
+        """Whether an older driver had decided to go back to this step, and died before it told any worker.
+
+        Before the first step nothing is read: whoever has begun holds what a run begins with.
+        """
+        if view.resume.step < 0:
+            return False
         older = [one for one in view.forks if (one.incarnation, one.generation) < (view.incarnation, view.generation)]
         return any(one.step == view.resume.step and one not in self.forked for one in older)
 
