@@ -104,7 +104,7 @@ class HostMonitor:
             return news
 
     def fence(self, worker: str, stack_s: float = 0.0) -> str:
-        """Kill a worker and wait for its end; returns the proof, empty if it could not be had.
+        """Kill a worker, and wait until it does nothing any more; returns the proof, empty if it could not be had.
 
         Args:
             stack_s: it is being inspected, and is killed once its stacks are taken, or after so long at most. Those of
@@ -116,7 +116,8 @@ class HostMonitor:
             return ""
         if stack_s and (dump := self._dump_of(worker)) is not None:
             dump.wait(stack_s)
-        return _kill(watched)
+        watched.process.kill()
+        return f"pid {watched.pid} was killed by its host monitor" if watched.process.runs_no_more(_FENCE_S) else ""
 
     def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
         """Have a fault strike a worker on this node, or the node, which is called `node`; what came of it is news.
@@ -255,7 +256,8 @@ class HostMonitor:
         deadline_s = time.monotonic() + _LEAVE_S
         for watched in left:
             watched.process.has_ended(max(0.0, deadline_s - time.monotonic()))
-        alive = [watched.pid for watched in left if not _kill(watched)]
+            watched.process.kill()
+        alive = [watched.pid for watched in left if not watched.process.has_ended(_FENCE_S)]
         for page in PAGES.glob(pages):
             page.unlink(missing_ok=True)
         if arenas is not None:
@@ -339,12 +341,6 @@ class HostMonitor:
             self._news.append(ev.WorkerDead(worker=name, proof=proof, last=watched.reading(name)))
             self._lock.notify_all()
         watched.page.unlink(missing_ok=True)
-
-
-def _kill(watched: Watched) -> str:
-    """Kill a process; returns the proof of its end."""
-    watched.process.kill()
-    return f"pid {watched.pid} was killed by its host monitor" if watched.process.has_ended(_FENCE_S) else ""
 
 
 def _last_seen(flight: Flight | None) -> str:

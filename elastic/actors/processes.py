@@ -4,8 +4,12 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
+
+_PF_EXITING = 0x4  # of a thread's flags (include/linux/sched.h): it is past all code of its own
+_LOOK_S = 0.005
 
 
 class Process:
@@ -38,6 +42,20 @@ class Process:
     def has_ended(self, within_s: float) -> bool:
         return bool(ended_among([self], within_s))
 
+    def runs_no_more(self, within_s: float) -> bool:
+        """Whether it has ended, or only has its memory taken away yet; waits for that, at most so long.
+
+        Ask of one that SIGKILL was sent to: it begins no thread any more. Its end comes once the kernel has taken back
+        all of its memory, which for one that has torch in it is some 50 ms later.
+        """
+        until_s = time.monotonic() + within_s
+        while not self.has_ended(_LOOK_S):
+            if _all_exit(self.pid):
+                return True
+            if time.monotonic() >= until_s:
+                return False
+        return True
+
 
 def ended_among(processes: Iterable[Process], within_s: float) -> list[Process]:
     """Those that have ended; waits until one has, at most so long. Not select(), which knows 1024 descriptors only."""
@@ -54,6 +72,19 @@ def process_state(pid: int | str) -> str:
             return stat.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ""
+
+
+def _all_exit(pid: int) -> bool:
+    """Whether each of its threads is being ended, and runs no code of its own again; False if nothing can be seen."""
+    threads = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is gone
+                fields = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()
+                if not int(fields[6]) & _PF_EXITING:
+                    return False
+                threads += 1
+    return threads > 0
 
 
 def waits_for_disk(pid: int) -> bool:
