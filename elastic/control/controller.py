@@ -242,7 +242,7 @@ def _doubt_those_beside(turn: Turn, name: str) -> None:
     if lost.standing not in OVER or turn.state.phase is not Phase.FREEZING:
         return
     beside = turn.tally.nodes.get(lost.node, {})
-    for late in turn.tally.by_rank(one for one in turn.tally.late if one in beside):
+    for late in turn.tally.by_rank(one for one in beside if one in turn.tally.late):
         turn.doubt(late, f"no answer to the freeze yet, and {name} beside it is dead")
 
 

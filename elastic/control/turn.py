@@ -29,7 +29,7 @@ from elastic.settings import RunSettings
 _SPECIFIC = list(IncidentClass)
 _THERE = tuple(standing for standing in Standing if standing not in (*OVER, Standing.SUSPECT))
 _ANSWERS_TIMES = 8.0  # as long as the others a host may be silent whose kernel answers: its monitor is being replaced
-_MAX_EVIDENCE = 16  # an incident keeps its first signals, and stacks; the journal keeps all
+_MAX_EVIDENCE, _MAX_SYMPTOMS = 16, 8  # an incident keeps its first signals, and stacks; the journal keeps all
 
 
 class Turn:
@@ -348,13 +348,14 @@ class Turn:
             culprits = (*culprits, culprit)
             said += [finding] if (finding := self.worker(culprit).finding) and finding != evidence else []
         found = self.worker(culprit).severity if culprit else None
+        kept = _MAX_EVIDENCE if culprit else _MAX_SYMPTOMS  # what thousands feel leaves room for who was the cause
         told = changed(
             incident,
             kind=max(incident.kind, kind, key=_SPECIFIC.index),
             severity=worst(incident.severity, found),
             culprits=culprits,
             suspects=tuple(dict.fromkeys((*incident.suspects, *suspects))),
-            evidence=(*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))],
+            evidence=(*incident.evidence, *said)[: max(kept, len(incident.evidence))],
         )
         self._set_incident(told)
 

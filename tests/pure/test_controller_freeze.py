@@ -90,6 +90,16 @@ def test_an_incident_keeps_its_first_signals():
     assert len(incident.evidence) == 16
 
 
+def test_what_many_feel_leaves_room_for_who_was_the_cause():
+    ws = BareController((1, 40)).run()
+    for number in range(1, 40):
+        ws.break_(f"w{number}")
+    ws.die("w0")
+    (incident,) = ws.state.incidents
+    assert len(incident.evidence) == 9 and incident.evidence[-1] == "pid 1 is gone"
+    assert (incident.culprits, incident.kind) == (("w0",), IncidentClass.WORKER_LOST)
+
+
 def test_a_node_is_lost_when_its_monitor_and_all_its_workers_are():
     ws = two_on_each_of_two_nodes()
     ws.feed(ev.MonitorLost(node="a"), ev.MonitorLost(node="b"))
