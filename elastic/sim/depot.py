@@ -240,11 +240,11 @@ class DepotWorld(KeptWorld):
                     self.stage(worker, command.commit)
         super().carry_out(command)
         if isinstance(command, cmd.Form):
+            if self.safe is not None and self.is_void(self.safe):  # what is dropped now is not what has lost it
+                self.safe = None
             self.heed(self.ladder, rungs.Forked(forks=self.forks))
             if command.view.restored:
                 self.lease(None)
-            if self.safe is not None and self.is_void(self.safe):
-                self.safe = None
             homes: dict[int, set[str]] = {}
             for rank, member in enumerate(command.view.members):
                 homes.setdefault(rank % self.width, set()).add(self.node_of(member.worker))
