@@ -278,6 +278,7 @@ def _opening(left: Heirloom | None, past: Past) -> ev.RunStarted | ev.RunTakenOv
         found=left.found,
         published=past.published,
         ahead=past.ahead,
+        verified=past.verified,
         next_worker=past.next_worker,
         next_gang=past.next_gang,
         left=past.left,

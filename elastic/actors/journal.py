@@ -142,12 +142,14 @@ class Past:
 
     Attributes:
         published, ahead: stable steps of the last line of history, as in `RunState`; -1 if there are none.
+        verified: of them, as there.
         next_worker, next_gang: none of this number or a higher one was started.
         left: by the last driver. kept: of checkpoints.
     """
 
     published: int = -1
     ahead: tuple[int, ...] = ()
+    verified: int = -1
     next_worker: int = 0
     next_gang: int = 0
     left: Bequest = dataclasses.field(default_factory=Bequest)
@@ -195,24 +197,34 @@ def newest_life(path: Path) -> int:
 def read_past(path: Path) -> Past:
     """Of a journal that a driver has left."""
     steps: set[int] = set()
-    begin, worker, gang, left, kept = 0, -1, -1, Bequest(), Remembered()
+    begin, verified, worker, gang, left, kept = 0, -1, -1, -1, Bequest(), Remembered()
     for line in _lines_of_the_past(path):
         kept = kept.read(line)
         if line.get("event") == "StepStable":
-            steps.add(line["report"]["commit"]["step"])
+            steps.add(step := line["report"]["commit"]["step"])
+            verified = max(verified, step - 1) if line["report"].get("voted") else verified
         elif line.get("life") == "Bequest":
             left = bequest_of(line)
         elif line.get("command") == "StartWorker":
             worker, gang = max(worker, int(line["worker"][1:])), max(gang, line["gang"])
         elif line.get("command") == "Form" and (line["view"]["bootstrap"] or line["view"]["restored"]):
             begin = line["view"]["resume"]["step"] + 1
+            verified = min(verified, begin - 1)
             steps.clear()
     published = begin - 1
     while published + 1 in steps:
         published += 1
     ahead = tuple(sorted(step for step in steps if step > published))
     left = dataclasses.replace(left, furthest=max(left.furthest, published, *ahead))
-    return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1, left=left, kept=kept)
+    return Past(
+        published=published,
+        ahead=ahead,
+        verified=verified,
+        next_worker=worker + 1,
+        next_gang=gang + 1,
+        left=left,
+        kept=kept,
+    )
 
 
 def _lines_of_the_past(path: Path, kinds: Sequence[str] = _OF_THE_PAST) -> Iterator[Line]:

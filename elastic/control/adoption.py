@@ -17,7 +17,7 @@ class Adopted:
 
     Attributes:
         gang, shard: its place. node: of the cluster.
-        host, port, layout, plan: as it told when it came to the door; empty before.
+        host, port, layout, plan, gpus: as it told when it came to the door; empty before.
         was: its stage before it was adopted. state: after that; FROZEN wherever it could have stepped.
         view: the last one that it was to form, None if none.
         restores: the last order to load a checkpoint that it had. notice: why it will be lost soon, if it will.
@@ -35,6 +35,7 @@ class Adopted:
     port: int = 0
     layout: str = ""
     plan: Plan | None = None
+    gpus: tuple[str, ...] = ()
     view: View | None = None
     restores: int = 0
     notice: str = ""

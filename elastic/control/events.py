@@ -39,6 +39,7 @@ class RunTakenOver(Event):
         found: workers that heed it from now on.
         published: all stable steps up to this one are told, as the journal has it, -1 if it has none. ahead: later
             ones that are told too.
+        verified: the last of them after which a vote has shown that all held the same bits, -1 if none has.
         next_worker, next_gang: no worker, or replica, of this number or a higher one has been there.
         left: by the driver before it.
     """
@@ -46,6 +47,7 @@ class RunTakenOver(Event):
     found: tuple[Adopted, ...]
     published: int = -1
     ahead: tuple[int, ...] = ()
+    verified: int = -1
     next_worker: int = 0
     next_gang: int = 0
     left: Bequest = field(default_factory=Bequest)

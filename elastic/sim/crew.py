@@ -182,9 +182,9 @@ class Crew(Door):
 
     def arrive(self, worker: SimWorker) -> None:
         self.signal(worker, Signal.ARRIVE)
-        gpus = {"gpus": ("0",)} if self.plan.xid else {}
         plan = self.data or self.samples.plan
-        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=plan, **gpus)
+        told = {"layout": "l", "plan": plan, "gpus": self.plan.gpus}
+        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, **told)
 
     def is_there(self, other: SimWorker, view: View) -> bool:
         is_in = other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT

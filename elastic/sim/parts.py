@@ -82,6 +82,11 @@ class Plan:
     says_at_door: bool = False
     policy: str = "Ladder"
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Of each worker, where GPUs err."""
+        return ("0",) if self.xid else ()
+
 
 @dataclass(slots=True, kw_only=True)
 class SimWorker:

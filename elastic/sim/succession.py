@@ -145,6 +145,7 @@ class Succession(World):
             "view": worker.view,
             "layout": "l",
             "plan": self.data or self.samples.plan,
+            "gpus": self.plan.gpus,
             "restores": number,
         }
         facts = self.facts[worker.name]
@@ -177,6 +178,7 @@ class Succession(World):
         is_sent_back = before.restore is not None and before.restore.at_most is not None
         self.is_sent_back = (self.is_sent_back or is_sent_back) and not self.is_anew  # until a generation is formed
         told: dict[str, Any] = {"published": before.published, "ahead": tuple(before.published_ahead)}
+        told |= {"verified": before.verified}
         if before.generation == 0:
             told = {}
         left = bequest_of(plain(left_by(before)))

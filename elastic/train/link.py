@@ -149,7 +149,7 @@ class Link:
             self._news.notify_all()
             told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
             if door is not None:
-                told |= {"host": door.host, "port": door.port, "layout": door.layout, "plan": door.plan}
+                told |= {name: getattr(door, name) for name in ("host", "port", "layout", "plan", "gpus")}
             told |= {"notice": self._mail.notice, "is_dismissed": was is Stage.GONE and not self._mail.has_ended}
             adopted = Adopted(worker=self.worker, was=was, state=self._state, **told)
             cut = self.cut if self._state.stage is Stage.FROZEN else (lambda: None)

@@ -38,7 +38,7 @@ def stable(step: int) -> ev.StepStable:
 def stepping() -> Link:
     """In the middle of step 1 of generation 1, under the driver of incarnation 1."""
     link = Link("w0", lease_s=LONG_S, incarnation=1)
-    link.arrive(ev.WorkerParked(worker="w0", host="h", port=9, pid=7, layout="l"))
+    link.arrive(ev.WorkerParked(worker="w0", host="h", port=9, pid=7, layout="l", gpus=("1",)))
     assert link.form(view(1))
     forming = Running(lambda: link.formed(view(1), lambda: None))
     while not link.go(1, 1):
@@ -57,7 +57,7 @@ def test_who_is_adopted_has_stopped_and_says_what_it_holds() -> None:
     adopted = link.adopt(2, **PLACE)
     assert (adopted.was, adopted.state.stage) == (Stage.STEPPING, Stage.FROZEN)
     assert (adopted.worker, adopted.gang, adopted.pid) == ("w0", 3, 7)
-    assert (adopted.host, adopted.port, adopted.layout) == ("h", 9, "l")
+    assert (adopted.host, adopted.port, adopted.layout, adopted.gpus) == ("h", 9, "l", ("1",))
     assert adopted.state.commit.step == 0 and adopted.state.healed and adopted.view == view(1)
     assert cuts == [1], "whoever waits in a reduction with it is freed"
     assert not link.is_stepping()

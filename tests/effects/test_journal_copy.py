@@ -26,8 +26,9 @@ RUN = "r"
 SOON_S = 0.01
 
 
-def stable(step: int) -> ev.StepStable:
-    told = {"metrics": {"loss": 0.5}, "replicas": 1, "samples": 1, "started_at_s": 0.0, "committed_at_s": 0.0}
+def stable(step: int, voted: bool = False) -> ev.StepStable:
+    told: dict[str, Any] = {"voted": voted}
+    told |= {"metrics": {"loss": 0.5}, "replicas": 1, "samples": 1, "started_at_s": 0.0, "committed_at_s": 0.0}
     return ev.StepStable(worker="w0", report=StepReport(commit=CommitId(1, 1, 1, step, f"s{step}"), **told))
 
 
@@ -250,6 +251,13 @@ def test_the_past_is_that_of_the_last_line_of_history(tmp_path: Path) -> None:
     started = StartWorker(worker="w11", gang=4, reason="of a test")
     past = read_past(write(tmp_path / "d", started, form(-1)))
     assert (past.next_worker, past.next_gang, past.published) == (12, 5, -1)
+
+
+def test_so_is_what_a_vote_has_verified(tmp_path: Path) -> None:
+    lines = [form(-1), stable(0, voted=True), *(stable(step, voted=step == 4) for step in range(1, 6))]
+    assert read_past(write(tmp_path / "a", *lines)).verified == 3
+    assert read_past(write(tmp_path / "b", *lines, form(2, restored=True), stable(3))).verified == 2
+    assert read_past(write(tmp_path / "c", *lines, form(-1), stable(0, voted=True))).verified == -1
 
 
 def test_what_a_driver_leaves_is_the_last_it_has_told(tmp_path: Path) -> None:

@@ -327,6 +327,20 @@ def test_gaps_of_the_journal_are_filled_by_what_it_has_beyond():
     assert (ws.state.published, ws.state.published_ahead) == (6, frozenset({8}))
 
 
+def test_it_knows_their_gpus():
+    old = view("w0", "w1")
+    ws = taken(adopted("w0", 7, old, gpus=("0", "1")), adopted("w1", 7, old), parked("w2", gpus=("3",)), spares=1)
+    assert [ws.state.workers[name].gpus for name in ("w0", "w1", "w2")] == [("0", "1"), (), ("3",)]
+
+
+def test_it_knows_after_which_step_all_had_held_the_same_bits():
+    """Else a dispute before the next vote would end the run, though there is a step to go back to."""
+    old = view("w0", "w1", published=6)
+    ws = taken(adopted("w0", 7, old), adopted("w1", 7, old), told={"published": 6, "verified": 4})
+    ws.form()
+    assert ws.state.verified == 4
+
+
 def test_the_newest_view_is_of_the_newest_life():
     old, new = view("w0", generation=9), view("w0", generation=4, incarnation=2)
     assert newest_view((adopted("w0", 1, old), adopted("w1", 1, new))) == new
