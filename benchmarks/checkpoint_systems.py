@@ -12,7 +12,11 @@ the first repetition left out. A way that is not there, or that fails, has a row
     durable_s   from the beginning until files on the disk are synced
     restore_s   until the state is back
 
-Then checkpoints of this library and of torch's formats are damaged, `--trials` of each, and loaded.
+Then each way, in a new process, is asked for some while its storage is away (where the folder was lies a file):
+
+    outage_s    from the beginning until it survives the process; `lost`: what the training function was told instead
+
+At last checkpoints of this library and of torch's formats are damaged, `--trials` of each, and loaded.
 """
 
 import argparse
@@ -23,12 +27,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.checkpoints.serving import AWAY
 from benchmarks.provenance import provenance
 from benchmarks.tables import KEPT
 
@@ -91,6 +96,7 @@ class Settings:
 
     nbytes: int = 256 << 20
     repeats: int = 10
+    outages: int = 3
     step_memcpys: float = 10.0
 
 
@@ -170,17 +176,14 @@ def measure(
     absent: dict[str, str] = {}
     with ExitStack() as stack:
         for name in systems:
-            way = WAYS[name]
-            if way.module in children or way.module in absent:
+            module = WAYS[name].module
+            if module in children or module in absent:
                 continue
             try:
-                if reason := way.why_not():
-                    raise AbsentError(reason)
-                folders = [Path(stack.enter_context(_folder(place))) for place in (ramdisk, disk)]
-                children[way.module] = stack.enter_context(Child(way, settings, *folders))
-                versions |= children[way.module].versions
+                children[module] = stack.enter_context(_child(WAYS[name], settings, ramdisk, disk))
+                versions |= children[module].versions
             except AbsentError as error:
-                absent[way.module] = str(error)
+                absent[module] = str(error)
         rows += [_row(name, 0, {"note": absent[WAYS[name].module]}) for name in systems if WAYS[name].module in absent]
         print(*map(told, rows), sep="\n", flush=True)
         here = [name for name in systems if WAYS[name].module in children]
@@ -192,12 +195,40 @@ def measure(
     return rows, versions
 
 
+def outages(settings: Settings, systems: Sequence[str], ramdisk: Path, disk: Path | None) -> list[dict[str, Any]]:
+    """Rows of what each way keeps while its storage is away; of one that is not there, none.
+
+    Whoever has lost one is not asked again: its process may be past help.
+    """
+    rows = list[dict[str, Any]]()
+    for name in systems if settings.outages else ():
+        try:
+            with _child(WAYS[name], settings, ramdisk, disk) as child:
+                for number in range(1, 1 + settings.outages):
+                    figures = child.turn(f"{name} {AWAY}")
+                    rows.append(_row(name, number, {"lost": figures.pop("note", "")} | figures))
+                    print(told(rows[-1]), flush=True)
+                    if rows[-1]["lost"]:
+                        break
+        except AbsentError:
+            continue  # its other rows say so
+    return rows
+
+
+@contextmanager
+def _child(way: Way, settings: Settings, ramdisk: Path, disk: Path | None) -> Iterator[Child]:
+    if reason := way.why_not():
+        raise AbsentError(reason)
+    with _folder(ramdisk) as fast, _folder(disk) as slow, Child(way, settings, Path(fast), Path(slow)) as child:
+        yield child
+
+
 def _folder(place: Path | None) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=place, prefix="bench-checkpoint-", ignore_cleanup_errors=True)
 
 
 def _row(name: str, number: int, figures: dict[str, Any]) -> dict[str, Any]:
-    return {"system": name, "repetition": number} | dict.fromkeys(KEPT) | {"note": ""} | figures
+    return {"system": name, "repetition": number} | dict.fromkeys(KEPT) | {"note": "", "lost": ""} | figures
 
 
 def left_out(systems: Sequence[str]) -> list[dict[str, Any]]:
@@ -208,7 +239,7 @@ def left_out(systems: Sequence[str]) -> list[dict[str, Any]]:
 def told(row: dict[str, Any]) -> str:
     """A row as a line."""
     figures = [f"{name} {row[name]:.4f}" for name in KEPT if row[name] is not None]
-    return f"{row['system']} {row['repetition']}: {'  '.join(figures)}  {row['note']}"
+    return f"{row['system']} {row['repetition']}: {'  '.join(figures)}  {row['note'] or row['lost']}"
 
 
 def corruption(trials: int, seed: int = 0) -> dict[str, dict[str, int]]:
@@ -229,6 +260,7 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(WAYS), help="some of them, with commas between")
     parser.add_argument("--bytes", type=size, default=usual.nbytes, help="of the state, e.g. 64MiB; each way holds one")
     parser.add_argument("--repeats", type=int, default=usual.repeats, help="the first one not counted")
+    parser.add_argument("--outages", type=int, default=usual.outages, help="of each way's storage; 0: none")
     parser.add_argument("--step", type=float, default=usual.step_memcpys, help="length of a step, in memcpys")
     parser.add_argument("--trials", type=int, default=1000, help="damaged checkpoints of each format; 0: none")
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm"), help="a ramdisk")
@@ -237,9 +269,10 @@ def main() -> None:
     systems = args.systems.split(",")
     if unknown := {*systems} - {*WAYS}:
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(WAYS)}")
-    settings = Settings(nbytes=args.bytes, repeats=args.repeats, step_memcpys=args.step)
+    settings = Settings(nbytes=args.bytes, repeats=args.repeats, outages=args.outages, step_memcpys=args.step)
     origin = provenance()
     rows, versions = measure(settings, systems, args.directory, args.disk)
+    rows += outages(settings, systems, args.directory, args.disk)
     origin["peers"] = {name: version for name, version in versions.items() if name not in origin["versions"]}
     result = {
         "benchmark": "checkpoint_systems",

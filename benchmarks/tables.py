@@ -101,6 +101,7 @@ def best(cells: Sequence[str], values: Sequence[float | None], pick: Callable[..
 KEPT = {
     "stall_s": "stall of the training",
     "process_s": "until it survives the process",
+    "outage_s": "the same, while its storage is away",
     "node_s": "until another node holds it",
     "durable_s": "until its files are synced",
     "restore_s": "restore",
@@ -116,9 +117,12 @@ def checkpoint_systems(result: Result) -> Table:
         groups = [[row for row in rows if row["system"] == system] for system in systems]
         values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
         cells = [spread(found, len(found)) for found in values]
+        if figure == "outage_s":
+            cells = [cell or _lost(group) for cell, group in zip(cells, groups, strict=True)]
         columns.append(best(cells, [median(found) if found else None for found in values]))
     lines = tuple((titles[name], *(column[at] for column in columns)) for at, name in enumerate(systems))
-    notes = tuple(_failures(titles[name], [row for row in rows if row["system"] == name]) for name in systems)
+    kept = [row for row in rows if not row.get("lost")]
+    notes = tuple(_failures(titles[name], [row for row in kept if row["system"] == name]) for name in systems)
     size = f"{result['settings']['nbytes'] / 2**20:.0f} MiB"
     return Table(
         title=f"A checkpoint of {size}, in seconds",
@@ -126,6 +130,12 @@ def checkpoint_systems(result: Result) -> Table:
         rows=lines,
         notes=tuple(filter(None, notes)),
     )
+
+
+def _lost(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the training function was told instead; empty where nothing was lost."""
+    told = next((row["lost"] for row in rows if row.get("lost")), "")
+    return f"none: `{told.partition(':')[0]}`" if told else ""
 
 
 def _failures(title: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -32,6 +32,7 @@ class Slots(Keeper):
         self._snapshots, self._door, self.run = bench.snapshots, bench.door, bench.run
         self.source = MemorySource(task.ramdisk, bench.run)
         self._vaults = task.disk / "vaults"
+        self.storage = (self._vaults,)
         self._commit: CommitId | None = None
         self._into: list[Any] = []
 

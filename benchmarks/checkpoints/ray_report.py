@@ -18,6 +18,7 @@ from benchmarks.checkpoints.serving import Keeper, Task, serve, task_from_argume
 from benchmarks.checkpoints.state import Work, as_dict, copy_into, new_state, tensors_of
 
 TIMEOUT_S = 120.0
+NAME = "benchmark"
 
 
 class Report(Keeper):
@@ -27,6 +28,7 @@ class Report(Keeper):
 
     def __init__(self, state: dict[str, Any], ramdisk: Path, mode: str) -> None:
         self._state, self._ramdisk = state, ramdisk
+        self.storage = (ramdisk / NAME,)
         self._mode = ray.train.CheckpointUploadMode[mode]
         self._folder: Path | None = None
 
@@ -71,7 +73,7 @@ def main() -> None:
     task = task_from_arguments()
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     run = ray.train.RunConfig(
-        name="benchmark",
+        name=NAME,
         storage_path=str(task.ramdisk),
         checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
     )

@@ -1,13 +1,14 @@
 """A process that keeps checkpoints when it is told to, and says how long each part took."""
 
 import argparse
-import contextlib
 import importlib.metadata
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed.checkpoint import CheckpointException
 from benchmarks.checkpoints.state import timed
 
 TURN_S = 300.0  # between two words of the one who asks
+AWAY = "away"
 PACKAGES = ("torch", "ray", "torchft", "nvidia-resiliency-ext")
 
 
@@ -41,9 +43,13 @@ class Keeper:
     process_s, node_s: from `begin` until another process, another node, could go on with it if this one died.
     durable_s: from the state at rest until all files are synced.
     restore_s: until the state holds what was kept last.
+
+    Attributes:
+        storage: folders that stand for a bucket; all else is memory, or another process's.
     """
 
     has: tuple[str, ...] = ()
+    storage: tuple[Path, ...] = ()
 
     def begin(self) -> None:
         """The training comes to the point where it wants a checkpoint."""
@@ -78,10 +84,7 @@ def measured(keeper: Keeper, work: Callable[[], None]) -> dict[str, float]:
     keeper.process()
     keeper.clear()
     began_s = time.perf_counter()
-    keeper.begin()
-    keeper.fence()
-    keeper.process()
-    row["process_s"] = time.perf_counter() - began_s
+    row["process_s"] = timed(lambda: _kept(keeper))
     if "node_s" in keeper.has:
         keeper.node()
         row["node_s"] = time.perf_counter() - began_s
@@ -94,13 +97,50 @@ def measured(keeper: Keeper, work: Callable[[], None]) -> dict[str, float]:
     return {name: seconds for name, seconds in row.items() if name in keeper.has}
 
 
+def outlasted(keeper: Keeper) -> dict[str, float]:
+    """One repetition while the storage is away: until the state survives the process; what does must give it back."""
+    with ExitStack() as stack:
+        for folder in keeper.storage:
+            stack.enter_context(away(folder))
+        outage_s = timed(lambda: _kept(keeper))
+        keeper.restore()
+    keeper.clear()
+    return {"outage_s": outage_s}
+
+
+@contextmanager
+def away(folder: Path) -> Iterator[None]:
+    """A file lies where the folder was, or would be: nothing is written or read there."""
+    aside = folder.with_name(f"{folder.name}-aside")
+    if folder.exists():
+        folder.rename(aside)
+    folder.touch()
+    try:
+        yield
+    finally:
+        folder.unlink()
+        if aside.exists():
+            aside.rename(folder)
+
+
+def _kept(keeper: Keeper) -> None:
+    keeper.begin()
+    keeper.fence()
+    keeper.process()
+
+
 def serve(task: Task, keepers: Mapping[str, Keeper], work: Callable[[], None]) -> None:
-    """Say what is installed, then take turns, a name in, a row out, a line each, until the one who asks hangs up."""
+    """Say what is installed, then take turns, a name in, a row out, a line each, until the one who asks hangs up.
+
+    After a name may stand AWAY: the turn is taken while the storage is away.
+    """
     host, port = task.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=TURN_S) as connection, connection.makefile("rw") as file:
         print(json.dumps(versions()), file=file, flush=True)
         for line in file:
-            row = _row(keepers[line.strip()], work)
+            name, *how = line.split()
+            keeper = keepers[name]
+            row = _row(partial(outlasted, keeper) if how == [AWAY] else partial(measured, keeper, work))
             print(json.dumps(row), file=file, flush=True)
 
 
@@ -108,14 +148,14 @@ def versions() -> dict[str, str]:
     """Of what is measured here, as far as this environment has it."""
     found = {}
     for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
 
 
-def _row(keeper: Keeper, work: Callable[[], None]) -> dict[str, float | str]:
+def _row(turn: Callable[[], Mapping[str, float]]) -> dict[str, float | str]:
     try:
-        return dict(measured(keeper, work))
+        return dict(turn())
     except (Exception, CheckpointException) as error:  # it is the row's reason; the latter is no Exception
         return {"note": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
 

@@ -27,7 +27,7 @@ class Files(Keeper):
 
     def __init__(self, state: dict[str, Any], task: Task, name: str) -> None:
         self._state = state
-        self._folder, self._durable = task.ramdisk / name, task.disk / name
+        self._folder, self._durable = self.storage = (task.ramdisk / name, task.disk / name)
 
     def clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

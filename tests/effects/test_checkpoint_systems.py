@@ -7,14 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.checkpoint import CheckpointException
 
 from benchmarks import checkpoint_systems, corruption_torch
 from benchmarks.checkpoints import serving, state
 from benchmarks.checkpoints.elastic_slots import Slots, new_bench, newest
-from benchmarks.checkpoints.serving import Keeper, Task, measured
+from benchmarks.checkpoints.serving import Keeper, Task, away, measured, outlasted
 from benchmarks.checkpoints.state import as_dict, new_state, tensors_of
 from benchmarks.checkpoints.torch_files import keepers
 from elastic.checkpoint import memory
+from elastic.errors import ElasticError
 
 NBYTES = 3 << 18
 FILES = ("dcp-sync", "dcp-async", "dcp-async-default", "torch-save")
@@ -68,6 +70,30 @@ def test_so_does_this_library(task: Task) -> None:
         memory.remove(task.ramdisk, bench.run)
 
 
+def test_an_outage_of_the_storage_costs_no_checkpoint_that_lies_in_memory(task: Task) -> None:
+    bench = new_bench(task)
+    try:
+        keeper = Slots(bench, task)
+        keeper.durable()
+        (vaults,) = keeper.storage
+        with away(vaults), pytest.raises(ElasticError):
+            keeper.durable()
+        before = newest(keeper.source, keeper.run).commit.step
+        assert outlasted(keeper)["outage_s"] > 0
+        assert newest(keeper.source, keeper.run).commit.step == before + 1
+        keeper.durable()
+    finally:
+        memory.remove(task.ramdisk, bench.run)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_costs_those_that_lie_in_its_files(name: str, files: tuple[dict, dict[str, Keeper]]) -> None:
+    keeper = files[1][name]
+    with pytest.raises((OSError, CheckpointException)):
+        outlasted(keeper)
+    assert measured(keeper, lambda: None).keys() == set(keeper.has), "once it is back, all is as before"
+
+
 def test_a_step_between_does_not_count_as_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, done = [0.0], list[str]()
 
@@ -104,6 +130,15 @@ def test_undamaged_files_are_right(tmp_path: Path) -> None:
             assert corruption_torch._outcome(one, tmp_path / name) == "harmless"
             one.save(corruption_torch.state_of(corruption_torch.OLD), tmp_path / f"{name}-old")
             assert corruption_torch._outcome(one, tmp_path / f"{name}-old") == "silent"
+
+
+@pytest.mark.slow
+def test_outages_are_asked_of_new_processes(tmp_path: Path) -> None:
+    settings = checkpoint_systems.Settings(nbytes=NBYTES, outages=2, step_memcpys=1.0)
+    rows = checkpoint_systems.outages(settings, ["elastic", "torch-save"], Path("/dev/shm"), tmp_path)
+    assert [(row["system"], row["repetition"]) for row in rows] == [("elastic", 1), ("elastic", 2), ("torch-save", 1)]
+    assert all(row["outage_s"] > 0 and not row["lost"] for row in rows[:2])
+    assert rows[2]["outage_s"] is None and "FileExistsError" in rows[2]["lost"]
 
 
 @pytest.mark.slow
