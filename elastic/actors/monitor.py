@@ -72,6 +72,7 @@ class HostMonitor:
         self._watched: dict[str, Watched] = {}
         self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
         self._dumps: dict[str, Dump] = {}  # of those who are being inspected
+        self._ending: list[Process] = []  # they do nothing any more, and may not have given all back yet
         self._news: list[ev.Event] = []
         self._forgotten = 0  # news before these, which nobody will ask for again
         self._lock = threading.Condition()
@@ -117,7 +118,12 @@ class HostMonitor:
         if stack_s and (dump := self._dump_of(worker)) is not None:
             dump.wait(stack_s)
         watched.process.kill()
-        return f"pid {watched.pid} was killed by its host monitor" if watched.process.runs_no_more(_FENCE_S) else ""
+        if not watched.process.runs_no_more(_FENCE_S):
+            return ""
+        self._report_death(worker)  # now, since it may be forgotten before its process has ended
+        with self._lock:
+            self._ending = [one for one in self._ending if not one.has_ended(0.0)] + [watched.process]
+        return f"pid {watched.pid} was killed by its host monitor"
 
     def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
         """Have a fault strike a worker on this node, or the node, which is called `node`; what came of it is news.
@@ -165,7 +171,12 @@ class HostMonitor:
 
     def reset_gpus(self, gpus: tuple[str, ...], timeout_s: float) -> str:
         """Reset GPUs of this node; returns why they were not, empty if they were."""
-        return reset_gpus(gpus, timeout_s)
+        until_s = time.monotonic() + timeout_s
+        with self._lock:
+            ending = list(self._ending)
+        for process in ending:  # until then it has its GPU
+            process.has_ended(max(0.0, until_s - time.monotonic()))
+        return reset_gpus(gpus, max(0.0, until_s - time.monotonic()))
 
     def readings(self) -> tuple[Reading, ...]:
         """What was last seen of each worker that has a flight page."""
@@ -257,7 +268,8 @@ class HostMonitor:
         for watched in left:
             watched.process.has_ended(max(0.0, deadline_s - time.monotonic()))
             watched.process.kill()
-        alive = [watched.pid for watched in left if not watched.process.has_ended(_FENCE_S)]
+        processes = [*self._ending, *(watched.process for watched in left)]
+        alive = [process.pid for process in processes if not process.has_ended(_FENCE_S)]
         for page in PAGES.glob(pages):
             page.unlink(missing_ok=True)
         if arenas is not None:

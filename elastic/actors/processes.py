@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+_FLAGS, _NUM_THREADS = 6, 17
 _PF_EXITING = 0x4  # of a thread's flags (include/linux/sched.h): it is past all code of its own
 _LOOK_S = 0.005
 
@@ -50,7 +51,7 @@ class Process:
         """
         until_s = time.monotonic() + within_s
         while not self.has_ended(_LOOK_S):
-            if _all_exit(self.pid):
+            if all_exit(self.pid):
                 return True
             if time.monotonic() >= until_s:
                 return False
@@ -74,17 +75,30 @@ def process_state(pid: int | str) -> str:
         return ""
 
 
-def _all_exit(pid: int) -> bool:
-    """Whether each of its threads is being ended, and runs no code of its own again; False if nothing can be seen."""
-    threads = 0
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is gone
-                fields = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()
-                if not int(fields[6]) & _PF_EXITING:
-                    return False
-                threads += 1
-    return threads > 0
+def all_exit(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether each thread of a process that was sent SIGKILL is being ended, and runs no code of its own again.
+
+    False where not all can be seen: a list that is read while threads go may lack some, so it has to have as many as
+    there were before.
+    """
+    process = proc / str(pid)
+    try:
+        threads = int(_fields(process)[_NUM_THREADS])
+        names = os.listdir(process / "task")
+        return len(names) == threads and all(_exits(process / "task" / name) for name in names)
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def _exits(thread: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # else it is gone
+        return bool(int(_fields(thread)[_FLAGS]) & _PF_EXITING)
+    return True
+
+
+def _fields(folder: Path) -> list[bytes]:
+    """Of its stat (proc(5)), from the state on."""
+    return (folder / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def waits_for_disk(pid: int) -> bool:

@@ -243,7 +243,7 @@ def _doubt_those_beside(turn: Turn, name: str) -> None:
         return
     beside = turn.tally.nodes.get(lost.node, {})
     for late in turn.tally.by_rank(one for one in beside if one in turn.tally.late):
-        turn.doubt(late, f"no answer to the freeze yet, and {name} beside it is dead")
+        turn.doubt(late, f"no answer to the freeze yet, and {name} beside it is gone")
 
 
 def _monitor_lost(turn: Turn, event: ev.MonitorLost) -> None:

@@ -348,7 +348,8 @@ class Turn:
             culprits = (*culprits, culprit)
             said += [finding] if (finding := self.worker(culprit).finding) and finding != evidence else []
         found = self.worker(culprit).severity if culprit else None
-        kept = _MAX_EVIDENCE if culprit else _MAX_SYMPTOMS  # what thousands feel leaves room for who was the cause
+        is_symptom = kind is IncidentClass.COLLECTIVE_BROKEN  # what thousands feel leaves room for what was the cause
+        kept = _MAX_SYMPTOMS if is_symptom else _MAX_EVIDENCE
         told = changed(
             incident,
             kind=max(incident.kind, kind, key=_SPECIFIC.index),

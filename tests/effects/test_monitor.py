@@ -92,6 +92,17 @@ def test_a_fence_kills_a_stopped_process_with_proof(monitor, worker, path):
     assert event.worker == "w0"
 
 
+def test_who_was_killed_has_left_its_last_word_though_it_is_forgotten_at_once(monitor, worker, path):
+    """Its process may not have ended by then: what it was doing when it hung is told all the same."""
+    monitor.watch("w0", worker.pid, path)
+    stop(worker.pid)
+    assert monitor.fence("w0")
+    monitor.forget("w0")
+    (event,) = monitor.events(LONG_S)
+    assert isinstance(event, ev.WorkerDead) and event.last is not None and event.last.worker == "w0"
+    assert "last seen" in event.proof
+
+
 def test_who_is_inspected_is_killed_after_its_stacks_are_taken_whichever_call_comes_first(monitor, worker, path):
     monitor.watch("w0", worker.pid, path)
     fencing = threading.Thread(target=monitor.fence, args=("w0", LONG_S), daemon=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.actors.processes import Process
-from tests.effects.helpers import LONG_S
+from elastic.actors.processes import Process, all_exit
+from tests.effects.helpers import LONG_S, eventually
 
 MOMENT_S = 0.05
 # Some threads count, and much memory has to be given back. Arguments: the file that they count in.
@@ -71,3 +71,44 @@ def test_who_was_killed_does_nothing_from_then_on(counting: Process, page: Path,
     time.sleep(MOMENT_S)
     assert counts(page) == last
     assert counting.has_ended(LONG_S) and counting.runs_no_more(0.0)
+
+
+PID, RUNNING, EXITING = 7, 0x400040, 0x40004C
+
+
+def told(proc: Path, *flags: int, threads: int | None = None) -> Path:
+    """What /proc has of a process whose threads have these flags."""
+
+    def stat(folder: Path, flags: int, threads: int) -> None:
+        folder.mkdir(parents=True)
+        numbers = [1, 7, 7, 0, -1, flags, *[0] * 10, threads, 0]
+        (folder / "stat").write_text(f"7 (a) (b) R {' '.join(map(str, numbers))}\n")
+
+    stat(proc / f"{PID}", flags[0], len(flags) if threads is None else threads)
+    for number, one in enumerate(flags):
+        stat(proc / f"{PID}/task/{PID + number}", one, len(flags))
+    return proc
+
+
+def test_the_kernel_says_of_each_thread_whether_it_is_being_ended(tmp_path: Path) -> None:
+    assert all_exit(PID, told(tmp_path / "all", EXITING, EXITING, EXITING))
+    assert not all_exit(PID, told(tmp_path / "but one", EXITING, EXITING, RUNNING))
+    assert not all_exit(PID, told(tmp_path / "not all are listed", EXITING, EXITING, threads=3))
+    assert not all_exit(PID, tmp_path / "nothing")
+
+
+def test_who_cannot_be_seen_may_run(tmp_path: Path) -> None:
+    proc = told(tmp_path, EXITING, EXITING)
+    other = proc / f"{PID}/task/{PID + 1}/stat"
+    other.write_text("7 (a) R\n")
+    assert not all_exit(PID, proc)
+    other.unlink()
+    assert all_exit(PID, proc), "it is gone"
+    other.mkdir()
+    assert not all_exit(PID, proc), "nothing of it can be read"
+
+
+def test_so_the_kernel_says_it_here(counting: Process) -> None:
+    assert not all_exit(counting.pid)
+    counting.kill()
+    eventually(lambda: all_exit(counting.pid), "all its threads are being ended")

@@ -118,7 +118,7 @@ def test_beside_a_dead_member_all_who_have_not_answered_are_looked_for_at_once(f
         assert ws.answer("w2", 1) == ()
     ws.die("w0")
     assert ws.addressees(cmd.ProveDead) == {"w1"}, "not those on the other node"
-    assert "w0 beside it is dead" in ws.given(cmd.ProveDead)[0].reason
+    assert "w0 beside it is gone" in ws.given(cmd.ProveDead)[0].reason
     ws.answer("w3", 1)
     ws.answer("w2", 1)
     assert ws.answer("w1", 1) and ws.members == ["w1", "w2", "w3"], "who answers is alive"
