@@ -16,6 +16,8 @@ Then each way, in a new process, is asked for some while its storage is away (wh
 
     outage_s    from the beginning until it survives the process; `lost`: what the training function was told instead
 
+A turn with the storage there comes first, as a warm-up.
+
 At last checkpoints of this library and of torch's formats are damaged, `--trials` of each, and loaded.
 """
 
@@ -108,7 +110,7 @@ class Child:
     """
 
     def __init__(self, way: Way, settings: Settings, ramdisk: Path, disk: Path) -> None:
-        self._log = disk / "log.txt"
+        self._log, self.has_ended = disk / "log.txt", False
         with socket.create_server(("127.0.0.1", 0)) as server:
             place = f"127.0.0.1:{server.getsockname()[1]}"
             command = [str(way.python), "-m", way.module, "--address", place, "--nbytes", str(settings.nbytes)]
@@ -119,7 +121,11 @@ class Child:
             self._connection = self._accepted(server)
         self._connection.settimeout(TURN_S)
         self._file = self._connection.makefile("rw")
-        self.versions: dict[str, str] = json.loads(self._file.readline())
+        line = self._file.readline()
+        if not line:
+            self.__exit__()
+            raise AbsentError(f"its process ended: {self._last_word()}")
+        self.versions: dict[str, str] = json.loads(line)
 
     def __enter__(self) -> Self:
         return self
@@ -141,6 +147,7 @@ class Child:
             line = self._file.readline()
         except OSError as error:
             return {"note": f"no answer within {TURN_S:g} s ({error})"}
+        self.has_ended = not line
         return json.loads(line) if line else {"note": f"its process ended: {self._last_word()}"}
 
     def _accepted(self, server: socket.socket) -> socket.socket:
@@ -204,15 +211,26 @@ def outages(settings: Settings, systems: Sequence[str], ramdisk: Path, disk: Pat
     for name in systems if settings.outages else ():
         try:
             with _child(WAYS[name], settings, ramdisk, disk) as child:
-                for number in range(1, 1 + settings.outages):
-                    figures = child.turn(f"{name} {AWAY}")
-                    rows.append(_row(name, number, {"lost": figures.pop("note", "")} | figures))
-                    print(told(rows[-1]), flush=True)
-                    if rows[-1]["lost"]:
-                        break
+                for row in _outages(name, child, settings.outages):
+                    print(told(row), flush=True)
+                    rows.append(row)
         except AbsentError:
             continue  # its other rows say so
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            rows.append(_row(name, 0, {"note": f"{type(error).__name__}: {error}"}))
     return rows
+
+
+def _outages(name: str, child: Child, count: int) -> Iterator[dict[str, Any]]:
+    if note := child.turn(name).get("note"):
+        yield _row(name, 0, {"note": note})
+        return
+    for number in range(1, 1 + count):
+        figures = child.turn(f"{name} {AWAY}")
+        row = _row(name, number, {"lost": figures["note"]} if child.has_ended else figures)
+        yield row
+        if row["note"] or row["lost"]:
+            return
 
 
 @contextmanager

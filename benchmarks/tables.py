@@ -98,10 +98,11 @@ def best(cells: Sequence[str], values: Sequence[float | None], pick: Callable[..
 
 # --- checkpoints ---
 
+OUTAGE = "outage_s"
 KEPT = {
     "stall_s": "stall of the training",
     "process_s": "until it survives the process",
-    "outage_s": "the same, while its storage is away",
+    OUTAGE: "the same, while its storage is away",
     "node_s": "until another node holds it",
     "durable_s": "until its files are synced",
     "restore_s": "restore",
@@ -117,12 +118,14 @@ def checkpoint_systems(result: Result) -> Table:
         groups = [[row for row in rows if row["system"] == system] for system in systems]
         values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
         cells = [spread(found, len(found)) for found in values]
-        if figure == "outage_s":
-            cells = [cell or _lost(group) for cell, group in zip(cells, groups, strict=True)]
+        if figure == OUTAGE:
+            lost = [_lost(group) for group in groups]
+            cells = [", ".join(filter(None, both)) for both in zip(cells, lost, strict=True)]
+            values = [[] if one else found for found, one in zip(values, lost, strict=True)]
         columns.append(best(cells, [median(found) if found else None for found in values]))
     lines = tuple((titles[name], *(column[at] for column in columns)) for at, name in enumerate(systems))
-    kept = [row for row in rows if not row.get("lost")]
-    notes = tuple(_failures(titles[name], [row for row in kept if row["system"] == name]) for name in systems)
+    turns = [row for row in rows if row.get(OUTAGE) is None and not row.get("lost")]
+    notes = tuple(_failures(titles[name], [row for row in turns if row["system"] == name]) for name in systems)
     size = f"{result['settings']['nbytes'] / 2**20:.0f} MiB"
     return Table(
         title=f"A checkpoint of {size}, in seconds",
@@ -133,9 +136,9 @@ def checkpoint_systems(result: Result) -> Table:
 
 
 def _lost(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the training function was told instead; empty where nothing was lost."""
+    """What the training function was told instead, the first time; empty where nothing was lost."""
     told = next((row["lost"] for row in rows if row.get("lost")), "")
-    return f"none: `{told.partition(':')[0]}`" if told else ""
+    return f"lost: `{told.partition(':')[0]}`" if told else ""
 
 
 def _failures(title: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -31,12 +31,15 @@ class Report(Keeper):
         self.storage = (ramdisk / NAME,)
         self._mode = ray.train.CheckpointUploadMode[mode]
         self._folder: Path | None = None
+        self._count, self._name = 0, ""
 
     def begin(self) -> None:
+        self._count += 1
+        self._name = f"{self._mode.name} {self._count}"
         self._folder = Path(tempfile.mkdtemp(dir=self._ramdisk))
         torch.save(self._state, self._folder / "state.pt")
         checkpoint = ray.train.Checkpoint.from_directory(self._folder)
-        ray.train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=self._mode)
+        ray.train.report({"name": self._name}, checkpoint=checkpoint, checkpoint_upload_mode=self._mode)
 
     def process(self) -> None:
         if self._mode is ray.train.CheckpointUploadMode.ASYNC:
@@ -47,14 +50,15 @@ class Report(Keeper):
             copy_into(self._state, torch.load(Path(folder) / "state.pt", weights_only=True))
 
     def clear(self) -> None:
-        self._last()
         if self._folder is not None:
+            self._last()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    @staticmethod
-    def _last() -> ray.train.Checkpoint:
+    def _last(self) -> ray.train.Checkpoint:
         mode = ray.train.CheckpointConsistencyMode.COMMITTED
         reported = ray.train.get_all_reported_checkpoints(consistency_mode=mode, timeout_s=TIMEOUT_S)
+        if not reported or reported[-1].metrics.get("name") != self._name:
+            raise RuntimeError("the checkpoint that was reported last is not there")
         return reported[-1].checkpoint
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -141,7 +140,7 @@ def serve(task: Task, keepers: Mapping[str, Keeper], work: Callable[[], None]) -
         for line in file:
             name, *how = line.split()
             keeper = keepers[name]
-            row = _row(partial(outlasted, keeper) if how == [AWAY] else partial(measured, keeper, work))
+            row = outage_row(keeper) if how == [AWAY] else _row(lambda keeper=keeper: measured(keeper, work))
             print(json.dumps(row), file=file, flush=True)
 
 
@@ -152,6 +151,12 @@ def versions() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+def outage_row(keeper: Keeper) -> dict[str, float | str]:
+    """What was `lost`, if it was, because its storage was away; where it has none, a failure is one as any."""
+    row = _row(lambda: outlasted(keeper))
+    return {"lost": row["note"]} if keeper.storage and "note" in row else row
 
 
 def _row(turn: Callable[[], Mapping[str, float]]) -> dict[str, float | str]:

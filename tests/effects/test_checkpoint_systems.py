@@ -4,15 +4,16 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch.distributed.checkpoint import CheckpointException
 
-from benchmarks import checkpoint_systems, corruption_torch
+from benchmarks import checkpoint_systems, corruption_torch, tables
 from benchmarks.checkpoints import serving, state
 from benchmarks.checkpoints.elastic_slots import Slots, new_bench, newest
-from benchmarks.checkpoints.serving import Keeper, Task, away, measured, outlasted
+from benchmarks.checkpoints.serving import Keeper, Task, away, measured, outage_row, outlasted
 from benchmarks.checkpoints.state import as_dict, new_state, tensors_of
 from benchmarks.checkpoints.torch_files import keepers
 from elastic.checkpoint import memory
@@ -130,6 +131,28 @@ def test_undamaged_files_are_right(tmp_path: Path) -> None:
             assert corruption_torch._outcome(one, tmp_path / name) == "harmless"
             one.save(corruption_torch.state_of(corruption_torch.OLD), tmp_path / f"{name}-old")
             assert corruption_torch._outcome(one, tmp_path / f"{name}-old") == "silent"
+
+
+def test_only_who_has_a_storage_has_lost_something_to_its_outage(
+    files: tuple[dict, dict[str, Keeper]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "FileExistsError" in outage_row(files[1]["torch-save"])["lost"]
+    broken = Keeper()
+    monkeypatch.setattr(broken, "restore", lambda: 1 / 0)
+    assert "ZeroDivisionError" in outage_row(broken)["note"]
+
+
+def test_the_table_says_what_was_lost_and_counts_outages_as_no_turns() -> None:
+    def row(system: str, **figures: Any) -> dict[str, Any]:
+        return {"system": system, **dict.fromkeys(tables.KEPT), "note": "", "lost": "", **figures}
+
+    rows = [row("a", process_s=2.0), row("a", outage_s=2.0), row("a", lost="OSError: [Errno 17] it is away")]
+    rows += [row("b", note="it is missing"), row("b", outage_s=3.0)]
+    result = {"rows": rows, "titles": {"a": "A", "b": "B"}, "settings": {"nbytes": 1 << 20}}
+    table = tables.checkpoint_systems(result)
+    at = table.columns.index(tables.KEPT[tables.OUTAGE])
+    assert [line[at] for line in table.rows] == ["2, lost: `OSError`", "3"]
+    assert table.notes == ("Not measured: B: it is missing.",)
 
 
 @pytest.mark.slow
