@@ -152,10 +152,15 @@ def come_late(turn: Turn, name: str, kept: CommitId | None = None) -> None:
 
 
 def _go_on_with_what_was_kept(turn: Turn) -> None:
-    """There is nothing to go back to: who could not load another state still holds its own."""
+    """There is nothing to go back to: who could not load another state still holds its own.
+
+    Those who did not train may hold what the run began with, or had gone back to: that is behind what was told since.
+    """
+    told = max((0, turn.state.published, *turn.state.published_ahead))
     for worker in turn.standing(Standing.PARKED):
-        is_void = worker.kept is None or any(fork.voids(worker.kept) for fork in turn.state.forks)
-        if worker.kept is not None and worker.kept.step >= 0 and not worker.healed and not is_void:
+        if worker.kept is None or worker.kept.step < told or worker.healed:
+            continue
+        if not any(fork.voids(worker.kept) for fork in turn.state.forks):
             turn.set_worker(worker.name, answer=worker.kept, healed=True)
 
 
