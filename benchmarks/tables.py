@@ -114,8 +114,10 @@ def checkpoint_systems(result: Result) -> Table:
     rows, titles = result["rows"], result["titles"]
     systems = [name for name in titles if any(row["system"] == name for row in rows)]
     columns: list[list[str]] = []
-    for figure in KEPT:
-        groups = [[row for row in rows if row["system"] == system] for system in systems]
+    groups = [[row for row in rows if row["system"] == system] for system in systems]
+    has_outages = any(_is_outage(row) for row in rows)  # older results have none
+    figures = [figure for figure in KEPT if figure != OUTAGE or has_outages]
+    for figure in figures:
         values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
         cells = [spread(found, len(found)) for found in values]
         if figure == OUTAGE:
@@ -124,15 +126,19 @@ def checkpoint_systems(result: Result) -> Table:
             values = [[] if one else found for found, one in zip(values, lost, strict=True)]
         columns.append(best(cells, [median(found) if found else None for found in values]))
     lines = tuple((titles[name], *(column[at] for column in columns)) for at, name in enumerate(systems))
-    turns = [row for row in rows if row.get(OUTAGE) is None and not row.get("lost")]
+    turns = [row for row in rows if not _is_outage(row)]
     notes = tuple(_failures(titles[name], [row for row in turns if row["system"] == name]) for name in systems)
     size = f"{result['settings']['nbytes'] / 2**20:.0f} MiB"
     return Table(
         title=f"A checkpoint of {size}, in seconds",
-        columns=("", *KEPT.values()),
+        columns=("", *(KEPT[figure] for figure in figures)),
         rows=lines,
         notes=tuple(filter(None, notes)),
     )
+
+
+def _is_outage(row: Mapping[str, Any]) -> bool:
+    return row.get(OUTAGE) is not None or bool(row.get("lost"))
 
 
 def _lost(rows: Sequence[Mapping[str, Any]]) -> str:
