@@ -146,9 +146,9 @@ def test_where_a_step_to_go_back_to_cannot_be_read_all_go_on_with_what_they_held
     assert ws.phase is Phase.FORMING and ws.members == names and ws.view.resume == commit(4)
 
 
-def test_who_did_not_train_holds_nothing_to_go_on_with_where_a_step_back_comes_to_nothing():
-    """What it has loaded once is behind what was told since; the only member may still be alive."""
-    ws = BareController(1, spares=1, checkpoint=Checkpoint())
+def going_back_to_2(**options: int) -> BareController:
+    """One replica has told steps 0 to 3; w0 has stopped after step 4 for a step back, and w1 is there."""
+    ws = BareController(1, checkpoint=Checkpoint(), **options)
     ws.start()
     ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
     ws.join("w0", "w1")
@@ -157,6 +157,12 @@ def test_who_did_not_train_holds_nothing_to_go_on_with_where_a_step_back_comes_t
         ws.stable(number)
     ws.feed(ev.RewindAsked(to_step=2), ev.RestoreFound(commit=commit(2)))
     ws.answer("w0", 4)
+    return ws
+
+
+def test_who_did_not_train_holds_nothing_to_go_on_with_where_a_step_back_comes_to_nothing():
+    """What it has loaded once is behind what was told since; the only member may still be alive."""
+    ws = going_back_to_2(spares=1)
     ws.lose("w0")
     ws.feed(ev.RestoreRefused(worker="w1", commit=commit(2), reason="bad bytes", kept=commit(0)))
     ws.feed(ev.RestoreFound(commit=None, reason="no node answers", error="no node answers"))
@@ -166,15 +172,7 @@ def test_who_did_not_train_holds_nothing_to_go_on_with_where_a_step_back_comes_t
 
 def test_what_was_kept_is_given_up_where_it_makes_up_no_replica():
     """One shard could not load an older step, and the other had: the state is restored anew, and both answers count."""
-    ws = BareController(1, width=2, checkpoint=Checkpoint())
-    ws.start()
-    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
-    ws.join("w0", "w1")
-    ws.form()
-    for number in range(4):
-        ws.stable(number)
-    ws.feed(ev.RewindAsked(to_step=2), ev.RestoreFound(commit=commit(2)))
-    ws.answer("w0", 4)
+    ws = going_back_to_2(width=2)
     ws.answer("w1", 4)
     ws.feed(ev.RestoreRefused(worker="w0", commit=commit(2), reason="bad bytes", kept=commit(4)))
     ws.feed(ev.Restored(worker="w1", commit=commit(2)))
