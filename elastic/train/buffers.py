@@ -2,7 +2,9 @@
 
 So the running statistics of a BatchNorm depend neither on how micro-batches are dealt nor on a failed attempt. A flag
 is turned by any micro-batch that turns it. What a model does not keep in its state (persistent=False: tables and
-caches, which each process makes for itself) is no concern of a step.
+caches, which each process makes for itself) is no concern of a step. A value that stays what it was is unchanged,
+also where it is infinite, as in a mask; one that was not finite is the mean of what all micro-batches set in its place,
+if that is not 0.
 """
 
 import torch
@@ -19,7 +21,7 @@ class Buffers:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._names = {name for name, _ in model.named_buffers()} - _not_persistent(model)
+        self._names = frozenset(buffers_of(model))
         self._committed = {name: b.detach().clone() for name, b in self._live().items()}
         self._sizes = [_numbers(b).numel() for b in self._committed.values()]
         self.size = sum(self._sizes)
@@ -80,6 +82,12 @@ class Buffers:
         return {name: b for name, b in self._model.named_buffers() if name in self._names}
 
 
+def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Those of its state, by name."""
+    left_out = _not_persistent(model)
+    return {name: buffer for name, buffer in model.named_buffers() if name not in left_out}
+
+
 def _not_persistent(model: torch.nn.Module) -> set[str]:
     """Names of buffers that were registered so. Nothing but this private set of each module tells.
 
@@ -91,21 +99,33 @@ def _not_persistent(model: torch.nn.Module) -> set[str]:
 
 def _numbers(buffer: torch.Tensor) -> torch.Tensor:
     """(n,) float64: what is added up of it."""
-    parts = torch.view_as_real(buffer) if buffer.is_complex() else buffer
-    return parts.detach().double().flatten()
+    return _parts(buffer).detach().double().flatten()
+
+
+def _parts(buffer: torch.Tensor) -> torch.Tensor:
+    """Of a complex number both parts, in a last dimension."""
+    return torch.view_as_real(buffer) if buffer.is_complex() else buffer
 
 
 def _difference(live: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """Of large integers only this goes through a float64."""
-    return live ^ kept if kept.dtype == torch.bool else live - kept
+    if kept.dtype == torch.bool:
+        return live ^ kept
+    live, kept = _parts(live), _parts(kept)
+    if not kept.is_floating_point():
+        return live - kept
+    is_same = (live == kept) | (live.isnan() & kept.isnan())
+    return torch.where(is_same, 0.0, live - torch.where(kept.isfinite(), kept, 0.0))
 
 
 def _changed(kept: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
     """A buffer after a change, (n,) float64 as of `_numbers`."""
-    if kept.is_complex():
-        return torch.view_as_complex((_numbers(kept) + change).view(*kept.shape, 2))
-    if kept.is_floating_point():
-        return kept.double() + change.view_as(kept)
     if kept.dtype == torch.bool:
         return kept ^ (change.view_as(kept) != 0)
-    return kept + change.view_as(kept).round().to(kept.dtype)
+    parts = _parts(kept)
+    change = change.view_as(parts)
+    if not parts.is_floating_point():
+        return parts + change.round().to(parts.dtype)
+    base = torch.where(parts.isfinite() | (change == 0), parts.double(), 0.0)
+    total = base + change
+    return torch.view_as_complex(total) if kept.is_complex() else total

@@ -9,6 +9,7 @@ import torch
 
 from elastic.errors import NotStatefulError, StepMisuseError
 from elastic.train import tree
+from elastic.train.buffers import buffers_of
 from elastic.train.sharded import local, spread
 
 Kind = TypeVar("Kind")
@@ -64,9 +65,9 @@ class Tracked:
                 )
 
     def holds(self, model: torch.nn.Module) -> bool:
-        """Whether all parameters of a model belong to tracked modules."""
-        tracked = {id(param) for module in self.modules for param in module.parameters()}
-        return all(id(param) in tracked for param in model.parameters())
+        """Whether all parameters of a model, and the buffers of its state, belong to tracked modules."""
+        tracked = {id(one) for module in self.modules for one in (*module.parameters(), *module.buffers())}
+        return all(id(one) in tracked for one in (*model.parameters(), *buffers_of(model).values()))
 
     def named(self, kind: type[Kind]) -> dict[str, Kind]:
         """The objects of a kind, by name."""

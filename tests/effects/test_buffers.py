@@ -236,3 +236,36 @@ def test_statistics_of_a_run_do_not_remember_a_broken_generation(tmp_path, place
     assert clean["0.num_batches_tracked"] == 3
     for name in clean:
         assert torch.equal(clean[name], disturbed[name]), name
+
+
+class Masked(nn.Module):
+    """A causal mask, as many models keep it, and a range as an observer for quantization begins with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1))
+        self.register_buffer("odd", torch.tensor([float("nan"), 1.0]))
+        self.register_buffer("turn", torch.tensor([complex(float("inf"), 2)]))
+        self.register_buffer("least", torch.tensor(float("inf"), dtype=torch.float64))
+
+    def forward(self, x):
+        self.least.copy_(torch.minimum(self.least, x.min()))
+        self.odd[1] += 2
+        return x
+
+
+def test_what_is_infinite_and_stays_so_is_not_changed():
+    """Infinity less infinity is no number, and would be one in every buffer of the kind from the first step on."""
+    models = [Masked(), Masked()]
+    replicas = [Buffers(model) for model in models]
+    for buffers, model, share in zip(replicas, models, (0.25, 0.75), strict=True):
+        buffers.begin()
+        model(torch.tensor([8.0 * share], dtype=torch.float64))
+        buffers.after_micro_batch(share)
+    total = replicas[0].change + replicas[1].change
+    for buffers, model in zip(replicas, models, strict=True):
+        buffers.apply(total)
+        assert torch.equal(model.mask, Masked().mask)
+        assert torch.equal(model.turn, Masked().turn)
+        assert model.odd[0].isnan() and model.odd[1] == 3.0
+        assert model.least == 0.25 * 2.0 + 0.75 * 6.0, "the mean of what came in its place"

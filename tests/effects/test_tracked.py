@@ -360,3 +360,15 @@ def test_an_object_without_state_is_refused_by_name(thing):
     sentence = rf"session.track\(thing={type(thing).__name__}\(...\)\): it needs state_dict\(\) and load_state_dict\(\)"
     with pytest.raises(NotStatefulError, match=sentence):
         Tracked().add({"thing": thing})
+
+
+def test_a_model_is_held_only_with_the_buffers_of_its_state():
+    """A joiner would begin with statistics of its own, and changes would be added to them for good."""
+    net, norm = nn.Linear(3, 3), nn.BatchNorm1d(3, affine=False)
+    model, tracked = nn.Sequential(net, norm), Tracked()
+    tracked.add({"net": net})
+    assert not tracked.holds(model)
+    tracked.add({"norm": norm})
+    assert tracked.holds(model)
+    model.register_buffer("cache", torch.zeros(1), persistent=False)
+    assert tracked.holds(model), "each process makes it for itself"
