@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from elastic.train.gloo import GlooGroup
     from elastic.train.replica import Replica
 
-_UNEQUAL = "replicas have unequal numbers of batches, so one among them would wait for ever: talk after the last batch"
+_UNEQUAL = (
+    "replicas have unequal numbers of batches, so one among them would wait for ever: talk after the last batch; if "
+    "the loop was left before it, close its iterator"
+)
 
 
 class Evaluation:
@@ -52,12 +55,16 @@ class Evaluation:
             collate: list of samples -> batch; default: torch's default_collate.
 
         Raises:
+            SettingError: batch_size is not positive, or the dataset is empty.
             AttemptBroken: (a signal) the generation is broken.
         """
+        if batch_size < 1 or not len(dataset):
+            what = f"batch_size={batch_size}: at least 1" if batch_size < 1 else "the dataset is empty"
+            raise SettingError(f"evaluation.batches: {what}")
         replica = self._replica
         batches = make_batches(
             dataset,
-            batch_size=max(1, len(dataset)),
+            batch_size=len(dataset),
             micro_batch_size=batch_size,
             seed=replica.seed,
             shuffle=False,
@@ -142,8 +149,6 @@ class Evaluator:
             DivergenceError: replicas came to different results.
             StepMisuseError: the result is not a mapping from names to numbers.
         """
-        with replica.meter.stalling():
-            replica.snapshots.fence()  # weights may be swapped for averaged ones, and back
         modes = [(part, part.training) for module in replica.tracked.modules for part in module.modules()]
         replica.buffers.begin()
         replica.page.note(Flying.EVALUATING)

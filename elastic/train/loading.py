@@ -7,11 +7,13 @@ import pickle
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
 from elastic.control.data import BatchPlan, MicroBatch
+from elastic.errors import SettingError
 from elastic.train import rng
 
 
@@ -64,14 +66,30 @@ class Carried:
         self._data = data
         self._loading: Loading | None = None
 
-    def __getitem__(self, micro_batch: MicroBatch) -> Any:
+    def __getitem__(self, micro_batch: MicroBatch) -> "bytes | Failure":
+        """The micro-batch, pickled here: where that fails in the queue's own thread, nobody would hear of it."""
         try:
             if self._loading is None:
                 self._loading = pickle.loads(self._data)
-            return self._loading[micro_batch]
+            return _pickled(self._loading[micro_batch])
         except Exception as error:
             error.add_note(f"In a loader process:\n{traceback.format_exc().rstrip()}")
             return Failure(_portable(error))
+
+
+def _pickled(batch: Any) -> bytes:
+    """Tensors go through shared memory, as torch's own loaders have it.
+
+    Raises:
+        SettingError: it cannot go to another process.
+    """
+    try:
+        return bytes(ForkingPickler.dumps(batch))
+    except Exception as error:  # each object in its way has its own
+        raise SettingError(
+            f"session.batches(workers=...): what collate has made cannot go to another process "
+            f"({type(error).__name__}: {error}); make it of tensors and plain values, or leave workers=0"
+        ) from error
 
 
 def _portable(error: Exception) -> Exception:

@@ -114,7 +114,7 @@ class Prefetch:
         if self._results is None:
             raise RuntimeError("no loader process")
         batch = next(self._results)
-        return self._asked.popleft(), batch
+        return self._asked.popleft(), batch if isinstance(batch, Failure) else pickle.loads(batch)
 
     def _ask_anew(self, forecast: Iterator[MicroBatch]) -> None:
         """Another forecast: keep of what was loaded what it begins with, drop the rest.

@@ -40,6 +40,7 @@ _CURSOR = "elastic.cursor"  # no name that session.track can be given
 Result = TypeVar("Result")
 
 _POLL_S = 0.001
+_IDLE_STEPS = 100  # in which nothing is dealt to a replica: it needs nothing ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +327,7 @@ class Replica:
         try:
             with self.page.during(phase):
                 return act()
-        except (RuntimeError, TimeoutError, FormingCancelledError) as error:
+        except (RuntimeError, OSError, FormingCancelledError) as error:  # OSError: of the leader's store, and timeouts
             self.cut()
             self.link.broke(f"{type(error).__name__}: {error}")
             raise AttemptBroken from error
@@ -386,16 +387,21 @@ class Replica:
         return self.generation, attempt, self._player(self.rank, attempt), self._shares(number), self._tuning
 
     def forecast(self, step: Step, position: int) -> Iterator[MicroBatch]:
-        """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it."""
+        """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it.
+
+        It ends where nothing is dealt to this replica for long: some are only in the last, short step of an epoch.
+        """
         plan, shares, player = self.batches.plan, self._shares(step.number), self._player(self.rank, step.attempt)
         consumed, number, replicas, rest = self.cursor.samples, step.number, self.replicas, step.dealt[position:]
-        while True:
+        idle = 0
+        while idle < _IDLE_STEPS:
             yield from rest
             if number % self.phases == self.phases - 1:
                 consumed += sum(micro_batch.count for micro_batch in plan.cut(consumed, replicas))
             number += 1
             nobody = self.why_left_out(number // self.phases)
             rest = [] if nobody else self.batches.dealt(plan.cut(consumed, replicas), shares, player)
+            idle = 0 if rest else idle + 1
 
     def hands(self, count: int, number: int, attempt: int) -> list[range]:
         """Which of `count` micro-batches each rank computes; empty unless sums are made in order, which needs them."""
@@ -496,13 +502,19 @@ class Replica:
             self._act(act)
 
     def _act(self, act: Callable[[], None]) -> None:
-        """What the user does about a stable step; what it raises is no failure, whatever befalls the next one."""
+        """What the user does about a stable step; what it raises is no failure, whatever befalls the next one.
+
+        Not all replicas do so at the same place, and who has joined since does not: a collective would wait for it.
+        """
+        before, self.mute = self.mute, OUTSIDE
         try:
             with self.page.during(Flying.SLOW, "step.on_commit"):
                 act()
         except Exception as error:
             self._own_error = error
             raise
+        finally:
+            self.mute = before
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""

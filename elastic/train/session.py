@@ -184,6 +184,11 @@ class Session(DataDoor):
                 "step.epoch tells the epoch"
             )
         replica = self._replica
+        if self._has_arrived and (batches is not replica.batches or phases != replica.phases):
+            raise StepMisuseError(
+                "session.steps was called again with other batches or phases: use one loop, which joiners can follow; "
+                "step.index and step.epoch tell where it stands"
+            )
         refuse_loop(batches, phases, is_ordered=replica.model is not None and replica.reducer.is_ordered)
         replica.use(batches)
         replica.phases, replica.last_number = phases, max_steps * phases - 1
@@ -342,6 +347,8 @@ class Session(DataDoor):
         step, phase = divmod(number, replica.phases)
         if replica.evaluator is None or phase or not replica.evaluator.is_due(step, is_last=step >= max_steps):
             return True
+        with replica.meter.stalling():
+            replica.snapshots.fence()  # weights may be swapped for averaged ones, and back
         with replica.meter.evaluating():
             return replica.evaluator.run(replica, step)
 
@@ -353,7 +360,8 @@ class Session(DataDoor):
             raise StepMisuseError("no model: call session.prepare(model) before session.steps")
         if not replica.tracked.holds(replica.model):
             raise StepMisuseError(
-                "the prepared model is not tracked: call session.track(model=model, ...) before steps"
+                "the prepared model is not tracked, or not with the buffers of its state: call "
+                "session.track(model=model, ...) before steps"
             )
         refuse_strangers(replica.tracked.named(torch.optim.Optimizer), replica.reducer.params)
         if not replica.batches.equal_rounds and any(

@@ -110,6 +110,11 @@ class Reader:
             )
         return samples, self._look(place.epoch, place.taken + 1)
 
+    def let_go_unless_at(self, place: Place) -> None:
+        """Where another replica has read on, what is open and read ahead here is of no use any more."""
+        if self._stream is not None and self._stands != (place.epoch, place.taken):
+            self._stream, self._samples, self._ahead, self._stands = None, iter(()), [], (-1, -1)
+
     def _look(self, epoch: int, taken: int) -> Entry:
         """Read the next micro-batch ahead; at the stream's end, the first one of its next epoch."""
         packed = tree.pack(self._stream.state_dict())
@@ -185,10 +190,12 @@ class Streams(Source):
         self._first = [reader.first() for reader in self._readers]
 
     def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterable[MicroBatch]]) -> Any:
+        self._let_go()
         return self._collate(self._samples(micro_batch))
 
     def offer(self, dealt: Sequence[MicroBatch]) -> bytes:
         """Where the streams that this replica was dealt stand after the step; reads what was left out."""
+        self._let_go()
         for micro_batch in dealt:
             if micro_batch not in self._read:
                 self._samples(micro_batch)
@@ -219,6 +226,12 @@ class Streams(Source):
 
     def close(self) -> None:
         self._readers = []
+
+    def _let_go(self) -> None:
+        """At the first word of a step: a group that changes would have each of its members hold all streams open."""
+        if not self._read:
+            for reader, entry in zip(self._readers, self._entries, strict=True):
+                reader.let_go_unless_at(entry.place)
 
     @property
     def _entries(self) -> list[Entry]:

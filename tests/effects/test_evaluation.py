@@ -149,6 +149,10 @@ def test_the_step_that_follows_is_tried_again_with_the_same_results(solo):
         (lambda evaluation, training: 1 / 0, "ZeroDivisionError"),
         (lambda evaluation, training: [evaluation.sum(1) for _ in evaluation.batches(Numbers(), batch_size=5)],
          "StepMisuseError: evaluation.sum: replicas have unequal numbers of batches"),
+        (lambda evaluation, training: next(evaluation.batches(Numbers(), batch_size=0)),
+         "SettingError: evaluation.batches: batch_size=0: at least 1"),
+        (lambda evaluation, training: next(evaluation.batches(Numbers(0), batch_size=5)),
+         "SettingError: evaluation.batches: the dataset is empty"),
     ],
 )  # fmt: skip
 def test_mistakes_in_it_are_the_users(solo, act, error):

@@ -4,16 +4,19 @@ import os
 import random
 import signal
 import threading
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from elastic.control import events as ev
-from elastic.control.data import MicroBatch
+from elastic.control.data import MicroBatch, even
 from elastic.errors import SettingError
 from elastic.train.data import make_batches
+from elastic.train.replica import Replica
 from tests.effects.helpers import child, eventually, hear
 from tests.effects.idiom import BATCH, MICRO, STEPS, Training, raised
 
@@ -233,6 +236,41 @@ class Locked(Drawing):
 def test_what_can_not_be_sent_is_refused_with_a_sentence():
     with pytest.raises(SettingError, match=r"session.batches\(workers=1\): .* cannot be pickled .* or leave workers=0"):
         batches_of(Locked(), 1)
+
+
+def unsendable(samples):
+    return lambda: samples
+
+
+def test_a_micro_batch_that_can_not_be_sent_is_refused_with_a_sentence():
+    batches = make_batches(
+        Drawing(), batch_size=6, micro_batch_size=2, seed=3, shuffle=True, collate=unsendable, workers=1
+    )
+    try:
+        (span, *_) = whole_epoch(batches)
+        with pytest.raises(SettingError, match="what collate has made cannot go to another process .* leave workers=0"):
+            batches.take(span, 1, lambda: iter([span]))
+    finally:
+        batches.close()
+
+
+@pytest.mark.parametrize(("samples", "count"), [(24 * 3 + 16, 8), (24 * 1000 + 16, 0)])
+def test_a_replica_that_is_dealt_something_in_short_steps_only_looks_ahead_so_far(samples, count):
+    """Of five, the third gets nothing of three micro-batches and the first one of two: its next may be epochs away."""
+    batches = make_batches(range(samples), batch_size=24, micro_batch_size=8, seed=3, shuffle=True, collate=None)
+    replica = SimpleNamespace(
+        batches=batches,
+        cursor=SimpleNamespace(samples=0),
+        rank=2,
+        replicas=5,
+        phases=1,
+        why_left_out=lambda number: "",
+        _shares=lambda number: even(5),
+        _player=lambda rank, attempt: rank,
+    )
+    step = SimpleNamespace(number=0, attempt=1, dealt=[])
+    found = list(islice(Replica.forecast(replica, step, 0), 8))
+    assert len(found) == count and {one.first % samples >= samples - 16 for one in found} <= {True}
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(-1, 2), (1, 0)])

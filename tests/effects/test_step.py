@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -143,6 +144,20 @@ def test_what_is_done_on_commit_may_take_long(solo):
 
     assert_like_a_plain_loop(solo.run(trained(hook)))
     assert [(one.phase, one.remark) for one in seen] == [(Flying.SLOW, "step.on_commit")] * STEPS
+
+
+def test_a_collective_on_commit_is_refused_the_first_time(solo):
+    """Who has joined since does not do what was to be done then, and would be waited for."""
+
+    def train_fn(session):
+        training = Training(session)
+        for step in training.steps():
+            with step:
+                training.compute(step)
+                step.on_commit(lambda: dist.all_reduce(torch.ones(1)))
+                training.apply(step)
+
+    assert "can be tried again after a failure only inside" in raised(solo.run(train_fn), "StepMisuseError")
 
 
 def test_what_fails_on_commit_ends_the_run_though_the_next_step_is_broken(solo):

@@ -355,6 +355,35 @@ def test_a_second_model_is_refused(solo):
     assert "prepare was called twice" in raised(solo.run(train_fn), "StepMisuseError")
 
 
+def test_a_second_loop_over_other_batches_is_refused_since_joiners_would_train_on_the_first(solo):
+    def train_fn(session):
+        training = Training(session)
+        for step in training.steps():
+            with step:
+                training.compute(step)
+                training.apply(step)
+            break
+        next(session.steps(session.batches(Numbers(), batch_size=BATCH), max_steps=STEPS))
+
+    assert "called again with other batches" in raised(solo.run(train_fn), "StepMisuseError")
+
+
+def test_a_loop_that_was_left_may_be_taken_up_again(solo):
+    def train_fn(session):
+        training = Training(session)
+        for _ in range(2):
+            for step in training.steps():
+                with step:
+                    training.compute(step)
+                    step.report(loss=step.loss)
+                    training.apply(step)
+                if step.index == 1:
+                    break
+        return training.parameters
+
+    assert_like_a_plain_loop(solo.run(train_fn))
+
+
 def test_an_object_without_state_is_not_tracked(solo):
     def train_fn(session):
         with pytest.raises(NotStatefulError, match=r"session.track\(counter=int\(...\)\)"):

@@ -124,6 +124,16 @@ def test_a_stream_that_stays_with_its_reader_is_opened_once_an_epoch():
     assert sorted(fellow.dataset.opened) == [(stream, epoch) for stream in range(3) for epoch in (0, 1)]
 
 
+def test_what_others_read_on_is_held_by_nobody_else():
+    """Each of two looks at all streams when the run begins, and reads its own from then on."""
+    fellows = [Fellow(), Fellow()]
+    for _ in range(2):
+        committed_step(*fellows)
+    held = [[bool(reader._ahead) for reader in fellow.streams._readers] for fellow in fellows]
+    assert held == [[True, False, True], [False, True, False]]
+    assert [reader._stream is not None for reader in fellows[1].streams._readers] == held[1]
+
+
 def test_what_was_not_committed_is_read_again():
     """An attempt that failed, in the middle and at its end; and a second phase."""
     wanted, fellow = alone(2), Fellow()

@@ -206,15 +206,16 @@ def test_a_cut_frees_who_waits_for_others_to_come_to_their_first_collective(worl
     assert isinstance(waiting.error(), AttemptBroken)
 
 
-def test_whose_collective_failed_frees_the_others(worlds):
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionError], ids=["of gloo", "of the leader's store"])
+def test_whose_collective_failed_frees_the_others(worlds, kind):
     def fail():
-        raise RuntimeError("a timeout, say")
+        raise kind("a timeout, say")
 
     in_threads(3, lambda rank: worlds[rank].barrier().wait())
     waiting = [Running(lambda rank=rank: worlds[rank].barrier().wait()) for rank in (0, 1)]
     with pytest.raises(AttemptBroken):
         worlds[2]._replica.unless_broken(fail)
-    assert worlds[2]._replica.errors.get(timeout=1) == "RuntimeError: a timeout, say"
+    assert worlds[2]._replica.errors.get(timeout=1) == f"{kind.__name__}: a timeout, say"
     assert all(isinstance(running.error(), AttemptBroken) for running in waiting)
 
 
