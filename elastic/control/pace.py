@@ -80,6 +80,8 @@ def next_pace(
     Raises:
         SettingError: the rule gives a factor that is not a positive number.
     """
+    if last is not None and last.ramp_step > step:  # of an export: steps are numbered anew, and its warm-up is over
+        last = replace(last, ramp_from=last.ramp_to, ramp_step=step, ramp_steps=0)
     reference_batch = last.reference_batch if last is not None else batch
     if rule is not None:
         reference_batch = rule.reference_batch or reference_batch

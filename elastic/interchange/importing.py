@@ -237,16 +237,30 @@ def _read_dcp(path: Path) -> dict[str, Any]:
 
 
 def _listed(node: Any) -> Any:
-    """Dicts that stand for lists become lists; an optimizer's state is keyed by integers."""
+    """Dicts that stand for lists become lists; an optimizer's parameters are numbers, in its state and its groups."""
     if not isinstance(node, dict):
         return node
     made = {key: _listed(value) for key, value in node.items()}
     if made and all(isinstance(key, int) for key in made):
         return [made[key] for key in sorted(made)]
-    state = made.get("state")
-    if "param_groups" in made and isinstance(state, dict) and all(str(key).isdecimal() for key in state):
-        made["state"] = {int(key): value for key, value in state.items()}
+    state, groups = made.get("state"), made.get("param_groups")
+    if isinstance(groups, list) and isinstance(state, dict):
+        made |= _numbered(groups, state)
     return made
+
+
+def _numbered(groups: list[Any], state: dict[Any, Any]) -> dict[str, Any]:
+    """torch's `get_state_dict` calls parameters by name; an optimizer numbers them in the order of its groups."""
+    params = [param for group in groups for param in group.get("params", ())]
+    if all(str(key).isdecimal() for key in (*params, *state)):
+        return {"state": {int(key): value for key, value in state.items()}}
+    numbers = {name: number for number, name in enumerate(params)}
+    if not state.keys() <= numbers.keys():
+        return {}
+    return {
+        "state": {numbers[name]: value for name, value in state.items()},
+        "param_groups": [{**one, "params": [numbers[name] for name in one.get("params", ())]} for one in groups],
+    }
 
 
 def _named_objects(state: dict[str, Any], into: str) -> dict[str, Any]:

@@ -39,13 +39,16 @@ class CostAware:
 
     Attributes:
         guess: before anything is measured.
-        otherwise: asked about stragglers and wrong bits, and where nobody was lost.
+        otherwise: asked about stragglers, wrong bits, and a micro-batch that ends whoever computes it, and where nobody
+            was lost.
     """
 
     guess: Guess = field(default_factory=Guess)
     otherwise: Policy = field(default_factory=Ladder)
 
     def __call__(self, incident: Incident, view: ClusterView) -> Remediation:
+        if view.poison is not None:
+            return self.otherwise(incident, view)
         enough = given_up(view)
         if enough is not None:
             return enough

@@ -14,12 +14,14 @@ class HotSwapFirst:
 
     Attributes:
         otherwise: asked while no spare is ready, about GPUs that can not be used as they are (spares come in while they
-            are reset, too), and about everything else.
+            are reset, too), about a micro-batch that ends whoever computes it, and about everything else.
     """
 
     otherwise: Policy = field(default_factory=Ladder)
 
     def __call__(self, incident: Incident, view: ClusterView) -> Remediation:
+        if view.poison is not None:
+            return self.otherwise(incident, view)
         enough = given_up(view)
         if enough is not None:
             return enough

@@ -13,13 +13,15 @@ class ShrinkFirst:
     """Who failed, or is slow for long, is done without as long as the minimum is there; nobody is waited for.
 
     Attributes:
-        otherwise: asked below the minimum, where nobody was lost, and about GPUs that can not be used as they are, and
-            wrong bits.
+        otherwise: asked below the minimum, where nobody was lost, and about GPUs that can not be used as they are,
+            wrong bits, and a micro-batch that ends whoever computes it.
     """
 
     otherwise: Policy = field(default_factory=lambda: Ladder(swap=False))
 
     def __call__(self, incident: Incident, view: ClusterView) -> Remediation:
+        if view.poison is not None:
+            return self.otherwise(incident, view)
         enough = given_up(view)
         if enough is not None:
             return enough

@@ -12,6 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from click.testing import CliRunner
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from elastic.checkpoint.boxes import whole_shape
 from elastic.checkpoint.vault import open_vault
@@ -302,6 +303,29 @@ def test_a_dcp_of_others_is_read(tmp_path, nested):
     assert set(report.missing) == {"model", "optimizer", "scheduler"} - names
     mine, theirs = taker.tracked.digests(), giver.tracked.digests()
     assert all(mine[name] == theirs[name] for name in names)
+
+
+def plainly_trained(seed, steps):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    groups = [{"params": [*model[1].parameters()], "lr": 0.5}, {"params": [*model[0].parameters()]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1)
+    for _ in range(steps):
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def test_a_dcp_of_torchs_own_recipe_is_read(tmp_path):
+    """It calls the optimizer's parameters by name, as those who shard them differently have to."""
+    giver, taker = plainly_trained(1, 2), plainly_trained(2, 0)
+    model, optimizer = get_state_dict(*giver)
+    with exporting.alone():
+        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    manifest, payload = import_checkpoint(tmp_path / "dcp", RUN)
+    mine = tracked(model=taker[0], optimizer=taker[1])
+    assert restore(mine, *of(Shelf([(manifest, payload)]))).missing == ()
+    assert mine.digests() == tracked(model=giver[0], optimizer=giver[1]).digests()
 
 
 class Bomb:

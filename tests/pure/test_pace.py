@@ -55,6 +55,20 @@ def test_a_constant_batch_needs_no_factor():
         assert (pace.replicas, pace.factor(step)) == (replicas, 1.0)
 
 
+@pytest.mark.parametrize("warmup_steps", [0, 100])
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_a_run_that_begins_with_an_export_counts_its_steps_anew(warmup_steps, replicas):
+    """The rate that it had reached is where it goes on from; a warm-up that lies ahead of it is over."""
+    rule = LinearLR(warmup_steps=warmup_steps)
+    left = next_pace(next_pace(None, 449, 1, 8, rule), 450, 2, 16, rule)
+    paces = [next_pace(left, 1, replicas, 8 * replicas, rule)]
+    for step in range(2, 200):
+        paces.append(next_pace(paces[-1], step, replicas, 8 * replicas, rule))
+    rates = [pace.factor(step) for step, pace in enumerate(paces, 1)]
+    assert rates[-1] == replicas and rates == sorted(rates)
+    assert rates[0] == (2.0 if warmup_steps else replicas)
+
+
 def test_a_factor_rises_over_the_warm_up_and_falls_at_once():
     rule = LinearLR(warmup_steps=4)
     assert factors([1, 2, 2, 2, 2, 2, 2, 1, 1], rule) == [1, 1, 1.25, 1.5, 1.75, 2, 2, 1, 1]

@@ -11,7 +11,7 @@ from elastic.control.poison import KEPT, Flown, after, noted, worst
 from elastic.control.refusing import malformed
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.state import Phase
-from elastic.policies import Ladder
+from elastic.policies import CostAware, ExitOnNotice, HotSwapFirst, Ladder, ShrinkFirst
 from elastic.policies.table import BUILT_IN
 from tests.pure.bare_controller import BareController
 
@@ -66,6 +66,16 @@ def test_every_policy_of_ours_ends_it(policy):
     die_with(ws, 2)
     die_with(ws, 2)
     assert ws.state.outcome is not None and "micro-batch 2 of step 5" in ws.state.outcome.message
+
+
+@pytest.mark.parametrize("policy", [HotSwapFirst, ShrinkFirst, CostAware, ExitOnNotice])
+def test_whatever_comes_first_its_step_is_left_out_where_that_is_wanted_otherwise(policy):
+    otherwise = Ladder(poison=Kind.LEAVE_OUT)
+    ws = BareController((1, 6), policy=policy(otherwise=otherwise), poison_deaths=2).run()
+    ws.stable(STEP - 1)
+    die_with(ws, 2)
+    die_with(ws, 2)
+    assert ws.phase is Phase.RUNNING and ws.view.left_out == (STEP,)
 
 
 def test_its_step_is_left_out_by_all_if_that_is_wanted():
