@@ -68,7 +68,8 @@ class Ahead:
     def _carry_out(self, guess: "_Guess") -> None:
         try:
             for group, layout in zip(guess.groups, self._layouts(), strict=False):
-                group.form(self._own, layout, guess.is_dropped.is_set, self._limits.connect_ahead_s)
+                within_s = self._limits.connect_ahead_s
+                group.form(self._own, layout, guess.is_dropped.is_set, within_s, "Limits.connect_ahead_s")
         except Exception as error:  # the next generation connects in any case
             log.debug("%s has not connected ahead: %s", self._link.worker, error)
             guess.fail()

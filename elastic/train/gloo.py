@@ -107,21 +107,28 @@ class GlooGroup:
         self._device: Any = None
         self._store: Store | None = None
         self._stop: Callable[[], bool] = lambda: self.is_cut
-        self._deadline_s = math.inf
+        self._deadline_s, self._within = math.inf, ""
         self._own_port = 0
         self._peers: set[Address] = set()
         self._members: dict[Address, str] = {}
         self._hangups: Hangups | None = None
         self._is_stuck = False
 
-    def form(self, own: StoreHost, layout: str, is_cancelled: Callable[[], bool], timeout_s: float) -> None:
+    def form(
+        self,
+        own: StoreHost,
+        layout: str,
+        is_cancelled: Callable[[], bool],
+        timeout_s: float,
+        knob: str = "Limits.door_timeout_s",
+    ) -> None:
         """Connect to all members of the view.
 
         Args:
             own: the store this worker hosts; its address is where the others reach this worker.
             layout: digest of the reduction layout; must be the same on all ranks.
             is_cancelled: asked every few milliseconds while waiting for others.
-            timeout_s: deadline for all of it.
+            timeout_s: deadline for all of it. knob: the setting that says so.
 
         Raises:
             FormingCancelledError: a newer order arrived, or `cut` was called.
@@ -129,7 +136,7 @@ class GlooGroup:
             DivergenceError: ranks with another layout; names them.
         """
         self._stop = lambda: self.is_cut or is_cancelled()
-        self._deadline_s = time.monotonic() + timeout_s
+        self._deadline_s, self._within = time.monotonic() + timeout_s, knob
         store = self._store = self._open_store()
         self._device, self._own_port = _listening_device(own.host)
         self._peers = {(self.view.leader.host, self.view.leader.port)}  # what a cut must reach while members meet
@@ -192,7 +199,7 @@ class GlooGroup:
     def _called(self, connect: Callable[[], Result]) -> Result:
         """Connect in the middle of training."""
         self._stop = lambda: self.is_cut
-        self._deadline_s = time.monotonic() + self._timeout.total_seconds()
+        self._deadline_s, self._within = time.monotonic() + self._timeout.total_seconds(), self._knob
         try:
             return connect()
         except TimeoutError as error:
@@ -398,10 +405,10 @@ class GlooGroup:
         return self._members.get(plain(sock.getpeername()))
 
     def _check(self, waiting_for: str) -> None:
-        _check(self._stop, self._deadline_s, waiting_for)
+        _check(self._stop, self._deadline_s, f"{waiting_for} ({self._within})")
 
     def _aside(self, make: Callable[[], Any], waiting_for: str, meanwhile: Callable[[], None] = lambda: None) -> Any:
-        return _aside(make, self._stop, self._deadline_s, waiting_for, meanwhile)
+        return _aside(make, self._stop, self._deadline_s, f"{waiting_for} ({self._within})", meanwhile)
 
     def _open_store(self) -> Store:
         """A connection of this group's own, for the leader too: it can be cut without harm to its store.
@@ -512,7 +519,7 @@ def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> Non
     if stop():
         raise FormingCancelledError
     if time.monotonic() > deadline_s:
-        raise TimeoutError(f"waited in vain for {waiting_for} (Limits.forming_timeout_s)")
+        raise TimeoutError(f"waited in vain for {waiting_for}")
 
 
 def _aside(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from elastic.checkpoint.catalog import Holder, candidates, find
 from elastic.checkpoint.reader import Effort, Enough, Inventory, take_inventory
@@ -30,9 +31,8 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
         try:
             fetched = _fetched(replica, around, commit)
             _refuse_a_start(fetched.report, around.link.state, around.link.is_spoilt)
-            replica.forget()
             replica.snapshots.fence()
-            around.link.restored(commit, fetched.install, _told(around.worker, fetched.report))
+            around.link.restored(commit, partial(_install, replica, fetched), _told(around.worker, fetched.report))
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
             held = around.link.state
             kept = held.commit if held.healed else None
@@ -40,6 +40,12 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
             if isinstance(error, RefusedError) and error.is_bad and error.shard is not None:
                 refused = replace(refused, is_bad=True, shard=error.shard, chunk=error.chunk)
             around.link.answer_restore(refused)
+
+
+def _install(replica: Replica, fetched: Fetched) -> None:
+    """Until this it holds what it held, and a newer driver may have been told so."""
+    replica.forget()
+    fetched.install()
 
 
 def _refuse_a_start(report: Report, held: WorkerState, is_spoilt: bool) -> None:

@@ -125,7 +125,7 @@ def test_the_deadline_names_the_members_that_are_missing():
 
     def form(rank):
         group = GlooGroup(view, rank, LONG_S)
-        with pytest.raises(TimeoutError, match=r"members that did not appear: w2 \(Limits.forming_timeout_s\)"):
+        with pytest.raises(TimeoutError, match=r"members that did not appear: w2 \(Limits.door_timeout_s\)"):
             group.form(circle.stores[rank], "same", lambda: False, ENOUGH_S)
         assert group.missing == ("w2",)
 

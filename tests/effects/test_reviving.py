@@ -1,6 +1,7 @@
 """Effect. A worker that is to load a checkpoint: what it held is void once there is something else, and not before."""
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,20 @@ from tests.effects.shelves import RUN, Shelf, numbers, shard_of
 HELD, WANTED = (CommitId(incarnation=1, generation=1, attempt=1, step=step, lineage=f"l{step}") for step in (9, 3))
 
 
-def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any, is_spoilt: bool = False) -> list[Any]:
-    """What was done, in order."""
+def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any, is_spoilt: bool = False, is_void: bool = False) -> list[Any]:
+    """What was done, in order; is_void: a newer driver was told what it holds."""
     done: list[Any] = []
+
+    def restored(commit: CommitId, install: Callable[[], object], report: Any) -> None:
+        if not is_void:
+            install()
+            done.append(commit)
+
     link = SimpleNamespace(
         state=WorkerState(commit=HELD, healed=not is_spoilt),
         is_spoilt=is_spoilt,
         answer_restore=done.append,
-        restored=lambda commit, install, report: done.append(commit),
+        restored=restored,
     )
     replica = SimpleNamespace(
         forget=lambda: done.append("forget"),
@@ -41,7 +48,13 @@ def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any, is_spoilt: bool = Fal
 
 def test_what_it_held_is_void_once_it_has_something_else(monkeypatch):
     fetched = SimpleNamespace(install=lambda: None, report=SimpleNamespace(missing=(), commit=WANTED))
-    assert revived(monkeypatch, lambda *about: fetched) == ["forget", "fence", WANTED]
+    assert revived(monkeypatch, lambda *about: fetched) == ["fence", "forget", WANTED]
+
+
+def test_what_a_newer_driver_was_told_that_it_holds_it_holds_yet(monkeypatch):
+    """And has yet to tell of: nobody else may know."""
+    fetched = SimpleNamespace(install=lambda: None, report=SimpleNamespace(missing=(), commit=WANTED))
+    assert revived(monkeypatch, lambda *about: fetched, is_void=True) == ["fence"]
 
 
 def test_an_import_is_no_way_back_for_who_has_trained_since(monkeypatch):
@@ -65,7 +78,7 @@ def test_an_import_is_no_beginning_for_who_holds_a_part_of_another_state(monkeyp
 def test_who_has_not_trained_begins_with_an_import(monkeypatch):
     report = SimpleNamespace(missing=("optimizer",), commit=HELD, shard=0)
     fetched = SimpleNamespace(install=lambda: None, report=report)
-    assert revived(monkeypatch, lambda *about: fetched) == ["forget", "fence", WANTED]
+    assert revived(monkeypatch, lambda *about: fetched) == ["fence", "forget", WANTED]
 
 
 class Silent(Shelf):
