@@ -46,7 +46,7 @@ class Disk:
         where: for people; the host's name by default.
 
     Raises:
-        SettingError: the directory cannot be used, or `run` cannot be part of a key.
+        SettingError: the directory cannot be used, or `run` cannot be part of a key. StoreError: its mount hangs.
     """
 
     tier = Tier.DISK

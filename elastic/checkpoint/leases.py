@@ -102,8 +102,10 @@ class Leases:
             if self.now_s() > until_s:
                 raise BusyError(f"{self._where(name)}: its deletion took longer than {self.lease_s:.0f} s")
 
+        # Of this call, and not of this process: creating the bytes that are there already counts as having done it.
+        mark = sealed("clearing", {"holder": f"{self.holder}-{next(self.numbers)}"})
         try:
-            self.store.create(self.keys.clearing(name), sealed("clearing", {"holder": self.holder}))
+            self.store.create(self.keys.clearing(name), mark)
         except TakenError:
             raise BusyError(f"{self._where(name)} is being deleted by somebody else") from None
         if self.is_taken(name, is_durable=is_durable):

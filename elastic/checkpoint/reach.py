@@ -1,14 +1,18 @@
 """Effect. Where a process can read checkpoints of a run by itself: its node's memory and disk, the persistent store."""
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.source import Source
+from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.settings import Checkpoint
+
+log = logging.getLogger("elastic")
 
 NEWEST = 16  # durable steps that a restore looks at, before it looks at older ones
 
@@ -30,7 +34,7 @@ class Reach:
     ) -> None:
         self._run, self._checkpoint, self._more, self._switch = run, checkpoint, more, switch
         self._memory = MemorySource(Path(checkpoint.memory), run)
-        self._disk = Disk(Path(checkpoint.disk), run) if checkpoint.disk is not None else None
+        self._disk = _disk(Path(checkpoint.disk), run) if checkpoint.disk is not None else None
         self._vault: Vault | None = None
         self._durable: VaultSource | None = None
 
@@ -71,3 +75,12 @@ class Reach:
             self._durable.close()
         if self._vault is not None:
             self._vault.close()
+
+
+def _disk(directory: Path, run: str) -> Disk | None:
+    """One whose mount hangs has nothing to read; what others hold does not hang with it."""
+    try:
+        return Disk(directory, run)
+    except StoreError as error:
+        log.warning("the disk of this node is left out: %s", error)
+        return None

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from elastic.checkpoint import disk as disk_module
+from elastic.checkpoint import stores
 from elastic.checkpoint.arena import Arena
 from elastic.checkpoint.catalog import candidates
 from elastic.checkpoint.disk import Disk
@@ -188,6 +189,18 @@ def test_a_disk_that_hangs_is_told_of_though_nothing_can_be_taken_back(tmp_path:
     with pytest.raises(CorruptError):
         disk.write(manifest(key(1), payload(key(1), NBYTES)), lambda begin, end: b"?" * (end - begin))
     assert asked.is_set()
+    ever.set()
+
+
+def test_a_mount_that_hangs_with_the_first_look_is_an_error_in_time(tmp_path: Path, monkeypatch: Any) -> None:
+    """And who reads from several places does without it."""
+    ever, there = threading.Event(), Path.exists
+    monkeypatch.setattr(stores, "_LOOK_S", 0.1)
+    monkeypatch.setattr(Path, "exists", lambda self: ever.wait(LONG_S) if self == tmp_path / "disk" else there(self))
+    with pytest.raises(StoreError, match="cannot look at a directory: nothing moved for"):
+        Disk(tmp_path / "disk", RUN)
+    checkpoint = Checkpoint(memory=str(tmp_path / "memory"), disk=str(tmp_path / "disk"))
+    assert [one.tier for one in Reach(RUN, checkpoint).sources()] == [Tier.MEMORY]
     ever.set()
 
 

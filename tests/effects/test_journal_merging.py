@@ -230,6 +230,39 @@ def test_what_contradicts_its_key_is_refused(body: dict[str, Any]) -> None:
         decoded(sealed("journal", body), Span(1, 5, 6))
 
 
+def test_what_is_merged_of_an_ended_life_does_not_hide_a_new_one(tmp_path: Path) -> None:
+    """A new life merges what is there when it begins, and may then be silent for long."""
+    with closing(open_vault(str(tmp_path), "night-1")) as vault:
+        vault.register("a driver")
+        made_durable(vault, 10)
+        for incarnation, text in ((2, '{"life": "Begun"}\n'), (1, '{"event": "StepStable"}\n{"command": "EndRun"}\n')):
+            vault.store.create(Keys("night-1").journal(incarnation, 0, None), encoded([Segment(0, text)]))
+        with pytest.raises(ElasticError, match="and trains"):
+            send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE)
+
+
+def test_a_run_is_sent_back_to_a_step_that_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is newer is void once that is recorded, and nobody could take it back."""
+    with closing(open_vault(str(tmp_path), "night-1")) as vault:
+        vault.register("a driver")
+        for number in (10, 20, 30):
+            made_durable(vault, number)
+        newest, middle, oldest = (one.commit for one in vault.commits())
+        vault.quarantine(newest, "bad bytes")
+        chunk = next(item.key for item in vault.store.list("night-1/steps/0000000020") if "manifest" not in item.key)
+        vault.store.delete(chunk)
+        assert send_back_next_life("night-1", str(tmp_path), 30, AS_BEFORE) == oldest.step == 10
+        assert "step 20 is left out" in capsys.readouterr().err and middle.step == 20
+        assert [fork.step for fork in vault.forks()] == [10]
+    with closing(open_vault(str(tmp_path / "other"), "night-1")) as vault:
+        vault.register("a driver")
+        made_durable(vault, 10)
+        vault.quarantine(vault.commits()[0].commit, "bad bytes")
+        with pytest.raises(ElasticError, match="at or before 30; those are damaged, or in quarantine; there are: 10"):
+            send_back_next_life("night-1", str(tmp_path / "other"), 30, AS_BEFORE)
+        assert vault.forks() == []
+
+
 @pytest.mark.parametrize(
     ("texts", "is_refused"),
     [
@@ -253,7 +286,9 @@ def test_a_run_that_trains_is_not_sent_back_behind_its_back(
                 ElasticError, match=r"night-1 has written its journal \d+ s ago, and trains: leave --persist"
             ):
                 send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE)
-            assert vault.forks() == []
             monkeypatch.setattr(rewinding, "_SILENT_S", 0.0)
-        assert send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE) == 10
+            with pytest.raises(ElasticError, match=r"tells of no end, and has been silent for \d+ s: .*say --killed"):
+                send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE)
+            assert vault.forks() == []
+        assert send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE, is_killed=is_refused) == 10
         assert [fork.step for fork in vault.forks()] == [10]

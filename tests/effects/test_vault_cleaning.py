@@ -244,6 +244,19 @@ def test_c14_what_somebody_clears_just_now_is_left_to_them(vault, clock, monkeyp
     assert swept(vault, is_dry=True).steps == swept(vault).steps == ()
 
 
+def test_c07_of_two_threads_that_clear_a_step_one_stands_back(vault):
+    """Else the first to see a reader would take the mark of both away, and the other would delete under it."""
+    uploaded(vault, commit_id(20))
+    name = next(key.split("/")[2] for key in keys(vault, "steps"))
+    with (
+        vault.leases.clearing(name, is_durable=True),
+        pytest.raises(BusyError, match="by somebody else"),
+        vault.leases.clearing(name, is_durable=True),
+    ):
+        pytest.fail("both hold the mark")
+    assert keys(vault, "clearing") == []
+
+
 def test_c14_a_janitor_sweeps_once_in_a_lease(vault, clock):
     janitor = Janitor()
     made_durable(vault, 10)

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from elastic.checkpoint.parallel import in_parallel
 from elastic.checkpoint.store import Store
 from elastic.checkpoint.stores.bounded import BoundedStore
 from elastic.errors import SettingError
 
 DEADLINE_S = 120.0
+_LOOK_S = 20.0
 
 
 def open_store(url: str, *, deadline_s: float = DEADLINE_S, knob: str = "Checkpoint.persistent") -> Store:
@@ -17,7 +19,7 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S, knob: str = "Checkpo
 
     Raises:
         SettingError: the URL cannot be used; says what to write or to install.
-        StoreError: no credentials.
+        StoreError: no credentials, or a mount that hangs.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":
@@ -26,7 +28,7 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S, knob: str = "Checkpo
             raise SettingError(
                 f"{knob}={url!r} must be an absolute path, the same on every node, or a URL such as gs://bucket/prefix"
             )
-        if path.exists() and not path.is_dir():
+        if _is_file(path, min(deadline_s, _LOOK_S)):
             raise SettingError(f"{knob}={url!r} is a file; name a directory")
         from elastic.checkpoint.stores.directory import DirectoryStore
 
@@ -44,3 +46,16 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S, knob: str = "Checkpo
             f"{knob}: the scheme {scheme!r} cannot be opened ({type(error).__name__}); install "
             "ray-elastic[url] and fsspec's implementation of it (s3fs for s3://), or use gs:// or a mounted path"
         ) from None
+
+
+def _is_file(path: Path, within_s: float) -> bool:
+    """A mount may hang with the first look at it: then whoever opens it is told, and does not hang with it.
+
+    Raises:
+        StoreError: it does.
+    """
+
+    def look(path: Path) -> bool:
+        return path.exists() and not path.is_dir()
+
+    return in_parallel(look, [path], threads=1, stall_s=within_s, what="cannot look at a directory")[0]
