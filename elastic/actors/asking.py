@@ -190,11 +190,13 @@ def run_dir(run: str, *, address: str | None = None) -> Path:
                 actor = ray.get_actor(supervisor_name(run), namespace(run))
                 where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
                 return Path(where[1]).parent
-            except (ValueError, *_GONE) as error:
+            except ValueError as error:
                 if time.monotonic() > given_up_s:
-                    found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
-                    raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
-                time.sleep(_POLL_S)
+                    raise _no_run(run) from error
+            except _GONE as error:
+                if time.monotonic() > given_up_s:
+                    raise _no_answer(run, error, "ask again") from error
+            time.sleep(_POLL_S)
 
 
 def ask_fault(run: str, fault: Fault, is_forced: bool = False) -> str:
@@ -274,16 +276,23 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
             raise
         except ValueError as error:
             if time.monotonic() > given_up_s:
-                found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
-                raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
-            time.sleep(_POLL_S)
+                raise _no_run(run) from error
         except _GONE as error:
             if time.monotonic() > deadline_s:
-                raise ElasticError(
-                    f"the supervisor of the run {run} does not answer ({type(error).__name__}): where it died, the "
-                    "driver starts the next one within seconds: ask again, or give it longer (timeout_s)"
-                ) from error
-            time.sleep(_POLL_S)
+                raise _no_answer(run, error, "ask again, or give it longer (timeout_s)") from error
+        time.sleep(_POLL_S)
+
+
+def _no_run(run: str) -> ElasticError:
+    there = ", ".join(_runs()) or "none"
+    return ElasticError(f"no run {run!r} trains on this cluster; these do: {there}: it has ended, or has another name")
+
+
+def _no_answer(run: str, error: Exception, what_to_do: str) -> ElasticError:
+    return ElasticError(
+        f"the supervisor of the run {run} does not answer ({type(error).__name__}): where it died, the driver starts "
+        f"the next one within seconds: {what_to_do}"
+    )
 
 
 def _runs() -> list[str]:

@@ -48,12 +48,14 @@ class RayBrain:
     ) -> None:
         self._state, self._policy, self._token, self._heeds = state, policy, token, heeds
         self._cycles, self._was_heard = Cycles(), False
+        self._late: GetTimeoutError | None = None
         self._start(beside_driver=False)
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
         lost = 0
         while True:
             try:
+                self._refuse_the_silent()
                 told = pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL)
                 answer = ray.get(self._call("answer", told), timeout=self._answer_s)
                 self._was_heard = True
@@ -87,11 +89,23 @@ class RayBrain:
         self._policy = Ladder()
 
     def asked(self) -> list[ev.Event]:
+        self._late = None
         try:
             return self._asked(self._answer_s)
         except _GONE as error:  # `observe` finds that out too, and replaces it
             log.debug("the supervisor can not say what it was asked: %s", error)
+            self._late = error if isinstance(error, GetTimeoutError) else None
             return []
+
+    def _refuse_the_silent(self) -> None:
+        """Who was waited for in vain when it was asked something else is not waited for once more.
+
+        Raises:
+            GetTimeoutError: it was.
+        """
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
 
     def close(self) -> None:
         self._cycles.seek()

@@ -28,6 +28,7 @@ log = logging.getLogger("elastic")
 
 DRIVER_SILENT_S = 5.0  # a driver tells its supervisor something several times a second
 _LIVES_S = 10.0
+_LOST_S = 90.0  # Ray takes up to a minute to notice that a node is lost
 _POLL_S = 0.1
 _ANSWER_S = 10.0
 
@@ -158,15 +159,26 @@ class Former:
         return found
 
     def _end_supervisor(self) -> None:
-        """A supervisor outlives its driver, and tells for how long it has heard nothing of it."""
-        deadline_s = time.monotonic() + _LIVES_S
+        """A supervisor outlives its driver, and tells for how long it has heard nothing of it.
+
+        Raises:
+            ElasticError: it hears one; or it says nothing, and Ray does not know yet that it is lost with its node.
+        """
+        began_s = time.monotonic()
         while (actor := self._actor(supervisor_name(self._run))) is not None:
+            silent_s = None
             with contextlib.suppress(RayActorError, GetTimeoutError):
-                if ray.get(actor.silent_s.remote(), timeout=_ANSWER_S) > DRIVER_SILENT_S:
-                    ray.kill(actor)
-            if time.monotonic() > deadline_s:
+                silent_s = ray.get(actor.silent_s.remote(), timeout=_ANSWER_S)
+            if silent_s is not None and silent_s > DRIVER_SILENT_S:
+                ray.kill(actor)
+            elif silent_s is not None and time.monotonic() - began_s > _LIVES_S:
                 raise ElasticError(
                     f"a run {self._run!r} trains on this cluster already: give fit(name=...) another name"
+                )
+            if time.monotonic() - began_s > _LOST_S:
+                raise ElasticError(
+                    f"the supervisor of an earlier driver of the run {self._run!r} has not answered for {_LOST_S:g} s, "
+                    "and Ray takes it for alive: if its node was lost, start the run again under this name later"
                 )
             time.sleep(_POLL_S)
 

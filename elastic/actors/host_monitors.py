@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,17 +238,28 @@ class HostMonitors:
             ray.kill(monitor)
 
     def _check(
-        self, node: str, done: Callable[[list[str]], Any], failed: Callable[[Exception], Any], peer: Any = None
+        self,
+        node: str,
+        done: Callable[[list[str]], Any],
+        failed: Callable[[Exception], Any],
+        peer: Any = None,
+        lost: frozenset[str] = frozenset(),
     ) -> None:
-        """Ask a monitor for the health of its node; measured from another node, if that is wanted and there is one."""
+        """Ask a monitor for the health of its node; measured from another node, if that is wanted and there is one.
+
+        Args:
+            peer: where one lends its bytes. lost: those that were asked for that, and are lost.
+        """
         monitor = self._monitors.get(node)
         if monitor is None:  # it is replaced, if its node is there, and then asked
             return
         if self._health.peer_bytes_per_s and peer is None:
-            others = sorted(self._monitors.keys() - {node}, key=lambda one: not self._is_measured.get(one))
+            others = sorted(self._monitors.keys() - {node, *lost}, key=lambda one: not self._is_measured.get(one))
             if others:
                 self._is_measured.pop(node, None)
-                self._borrow(others[0], lambda address: self._check(node, done, failed, address), failed)
+                without = lost | {others[0]}
+                ask_another = partial(self._check, node, done, failed, lost=without)
+                self._borrow(others[0], partial(self._check, node, done, failed), ask_another, failed)
                 return
             self._is_measured[node] = False
 
@@ -273,11 +285,21 @@ class HostMonitors:
         for other in [one for one, is_measured in self._is_measured.items() if not is_measured]:
             self.admission.begin(other)
 
-    def _borrow(self, node: str, use: Callable[[Any], Any], failed: Callable[[Exception], Any]) -> None:
-        """Have a node lend its bytes; `use` gets its address and port."""
+    def _borrow(
+        self, node: str, use: Callable[[Any], Any], lost: Callable[[], Any], failed: Callable[[Exception], Any]
+    ) -> None:
+        """Have a node lend its bytes; `use` gets its address and port. That it is lost says nothing of who borrows."""
+        monitor = self._monitors.get(node)
+        if monitor is None:
+            lost()
+            return
         address = next((one["NodeManagerAddress"] for one in ray.nodes() if one["NodeID"] == node), "")
-        lending = self._monitors[node].lend.options(concurrency_group="health").remote(address)
-        self._then(lending, lambda port: use((address, port)), failed)
+        lending = monitor.lend.options(concurrency_group="health").remote(address)
+        self._then(
+            lending,
+            lambda port: use((address, port)),
+            lambda error: lost() if isinstance(error, RayActorError) else failed(error),
+        )
 
     def _lost(self, node: str) -> None:
         self._monitors.pop(node, None)

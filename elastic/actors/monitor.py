@@ -37,6 +37,7 @@ log = logging.getLogger("elastic")
 
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
+_RESET_SHARE = 0.5  # of the time for it that is the reset's own
 _BLAMED_S = 10.0  # after a worker's end: only then does a driver, or the kernel's log, say why it came
 UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
 
@@ -72,7 +73,7 @@ class HostMonitor:
         self._watched: dict[str, Watched] = {}
         self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
         self._dumps: dict[str, Dump] = {}  # of those who are being inspected
-        self._ending: list[Process] = []  # they do nothing any more, and may not have given all back yet
+        self._ending: list[Process] = []  # killed, or told to leave: they may not have given all back yet
         self._news: list[ev.Event] = []
         self._forgotten = 0  # news before these, which nobody will ask for again
         self._lock = threading.Condition()
@@ -122,7 +123,7 @@ class HostMonitor:
             return ""
         self._report_death(worker)  # now, since it may be forgotten before its process has ended
         with self._lock:
-            self._ending = [one for one in self._ending if not one.has_ended(0.0)] + [watched.process]
+            self._note_ending(watched.process)
         return f"pid {watched.pid} was killed by its host monitor"
 
     def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
@@ -174,8 +175,8 @@ class HostMonitor:
         until_s = time.monotonic() + timeout_s
         with self._lock:
             ending = list(self._ending)
-        for process in ending:  # until then it has its GPU
-            process.has_ended(max(0.0, until_s - time.monotonic()))
+        for process in ending:  # until then it has its GPU; one that stays may have another one
+            process.has_ended(max(0.0, until_s - _RESET_SHARE * timeout_s - time.monotonic()))
         return reset_gpus(gpus, max(0.0, until_s - time.monotonic()))
 
     def readings(self) -> tuple[Reading, ...]:
@@ -251,8 +252,13 @@ class HostMonitor:
         """Stop watching a worker that was told to leave, and take its page away."""
         with self._lock:
             watched = self._watched.pop(worker, None)
+            if watched is not None:
+                self._note_ending(watched.process)
         if watched is not None:
             watched.page.unlink(missing_ok=True)
+
+    def _note_ending(self, process: Process) -> None:
+        self._ending = [one for one in (*self._ending, process) if not one.has_ended(0.0)]
 
     def end_all(self, pages: str, arenas: tuple[str, str] | None = None) -> list[int]:
         """Wait a moment for workers to end, kill those left, take all pages away; returns pids that would not die.
@@ -263,12 +269,12 @@ class HostMonitor:
         """
         self._aftermath.close()
         with self._lock:
-            left, self._watched = list(self._watched.values()), {}
+            processes = [*self._ending, *(watched.process for watched in self._watched.values())]
+            self._watched = {}
         deadline_s = time.monotonic() + _LEAVE_S
-        for watched in left:
-            watched.process.has_ended(max(0.0, deadline_s - time.monotonic()))
-            watched.process.kill()
-        processes = [*self._ending, *(watched.process for watched in left)]
+        for process in processes:
+            process.has_ended(max(0.0, deadline_s - time.monotonic()))
+            process.kill()
         alive = [process.pid for process in processes if not process.has_ended(_FENCE_S)]
         for page in PAGES.glob(pages):
             page.unlink(missing_ok=True)

@@ -116,6 +116,13 @@ def gang_of(name: str, run: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
+def asked_in(name: str) -> int:
+    """The life of the driver that has asked for the group of this name."""
+    match = re.search(r"@(\d+)-gang", name)
+    assert match is not None, name
+    return int(match[1])
+
+
 def place_of(group: PlacementGroup, bundle: int) -> str:
     """The node on which a slot was found; empty if none was, or Ray can not say."""
     try:

@@ -11,12 +11,13 @@ from typing import Any, cast
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
-from ray.util import get_node_ip_address, remove_placement_group
+from ray.util import get_node_ip_address, placement_group_table, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from elastic.actors.former import Introduction
 from elastic.actors.peer_source import PeerSource, namespace, peer_sources
 from elastic.actors.ray_data import RayBlocks
+from elastic.actors.slots import asked_in, gang_of
 from elastic.actors.worker_actor import call, worker_names
 from elastic.checkpoint.catalog import Holder
 from elastic.checkpoint.manifest import ShardKey
@@ -158,6 +159,7 @@ class RayWorkerHost(WorkerHost):
 
         Who was never a member knows no mates, has saved nothing, and gives them all the time that they have.
         """
+        self._free_what_waits()
         mates = self._link.mates
         is_member, frees = bool(mates) or self._width == 1, None
         while frees is None and self._link.silent_s >= self._orphan_lease_s:
@@ -168,6 +170,18 @@ class RayWorkerHost(WorkerHost):
             time.sleep(_LOOK_S * (frees is None))
         if frees:
             remove_placement_group(self._group)
+
+    def _free_what_waits(self) -> None:
+        """Slots that the last driver had asked for, and did not get: they would get what orphans free, for nobody."""
+        if self._link.silent_s < self._orphan_lease_s:
+            return
+        try:
+            for number, group in placement_group_table().items():
+                name, is_waiting = group["name"], group["state"] == "PENDING"  # who has lost a node may have workers
+                if is_waiting and gang_of(name, self._run) is not None and asked_in(name) <= self.heeded():
+                    remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number))))
+        except Exception as error:  # whatever it is, its own slot is to be freed
+            log.warning("slots that are waited for are not given up: %s", error)
 
     def _living(self) -> dict[str, str]:
         """Names of the actors that are there, by worker of the run."""

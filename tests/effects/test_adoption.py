@@ -1,13 +1,17 @@
 """Effect. A worker changes its driver: what the new one is told, and that the old one is heeded no more."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from ray.exceptions import GetTimeoutError
+
+from elastic.actors import former, worker
 from elastic.actors.worker import frees_group, newest_of_all
 from elastic.checkpoint.manifest import ShardKey
 from elastic.control import events as ev
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Stage
-from elastic.errors import SupersededError
+from elastic.errors import ElasticError, SupersededError
 from elastic.train.link import Link, SaveOrder
 from tests.effects.helpers import LONG_S, Running
 
@@ -264,3 +268,47 @@ def test_a_generation_that_is_formed_comes_before_an_order_to_save() -> None:
     with pytest.raises(SupersededError):
         link.adopt(2, **PLACE)
         link.save(CommitId(1, 1, 1, 0, "s0"), 1)
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "sentence"),
+    [(0.1, "trains on this cluster already"), (None, "has not answered for 0 s, and Ray takes it for alive")],
+    ids=["its driver lives", "it says nothing"],
+)
+def test_a_driver_that_lives_is_told_from_one_whose_supervisor_says_nothing(monkeypatch, silent_s, sentence):
+    """Who takes another name for the second leaves workers behind that wait for their next driver."""
+
+    def get(silent: float | None, timeout: float) -> float:
+        if silent is None:
+            raise GetTimeoutError
+        return silent
+
+    for name in ("_LIVES_S", "_LOST_S"):
+        monkeypatch.setattr(former, name, 0.0)
+    monkeypatch.setattr(former.ray, "get", get)
+    actor = SimpleNamespace(silent_s=SimpleNamespace(remote=lambda: silent_s))
+    waiting = SimpleNamespace(_run="night", _actor=lambda name: actor)
+    with pytest.raises(ElasticError, match=sentence):
+        former.Former._end_supervisor(waiting)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_orphan", [True, False])
+def test_slots_that_nobody_has_yet_are_given_up_by_orphans(monkeypatch, is_orphan):
+    """Else they would get what the orphans free, for a run that nobody drives."""
+    states = {
+        "elastic-night@1-gang0x1": "CREATED",
+        "elastic-night@1-gang1x1": "PENDING",
+        "elastic-night@2-gang2x1": "PENDING",
+        "elastic-night@3-gang3x1": "PENDING",
+        "elastic-night@1-gang4x1": "RESCHEDULING",
+        "elastic-night-2@1-gang1x1": "PENDING",
+        "another": "PENDING",
+    }
+    table = {f"{number:036x}": {"name": name, "state": state} for number, (name, state) in enumerate(states.items())}
+    removed: list[str] = []
+    monkeypatch.setattr(worker, "placement_group_table", lambda: table)
+    monkeypatch.setattr(worker, "remove_placement_group", lambda group: removed.append(table[group.id.hex()]["name"]))
+    link = SimpleNamespace(silent_s=9.0 if is_orphan else 0.0)
+    orphan = SimpleNamespace(_link=link, _orphan_lease_s=5.0, _run="night", heeded=lambda: 2)
+    worker.RayWorkerHost._free_what_waits(orphan)  # type: ignore[arg-type]
+    assert removed == (["elastic-night@1-gang1x1", "elastic-night@2-gang2x1"] if is_orphan else [])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ray.exceptions import GetTimeoutError
 
 from elastic.actors import asking
 from elastic.control import events as ev
@@ -127,3 +128,22 @@ def test_what_takes_too_long_is_told(call):
     call(Line(TRAINS, *[[]] * 100))
     with pytest.raises(ElasticError, match=r"r has not gone back within timeout_s=0.2"):
         asking.rewind("r", 4, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ValueError("no such actor"), "no run 'r' trains on this cluster; these do: other"),
+        (GetTimeoutError(), r"the supervisor of the run r does not answer \(GetTimeoutError\)"),
+    ],
+    ids=["there is none", "it is slow"],
+)
+def test_a_supervisor_that_is_slow_is_told_from_none(call, monkeypatch, error, sentence):
+    def get_actor(*about: Any) -> Any:
+        raise error
+
+    call(Line(TRAINS))
+    monkeypatch.setattr(asking.ray, "get_actor", get_actor)
+    monkeypatch.setattr(asking, "_runs", lambda: ["other"])
+    with pytest.raises(ElasticError, match=sentence):
+        asking.run_dir("r")

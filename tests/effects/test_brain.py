@@ -77,6 +77,18 @@ def test_a_supervisor_that_is_lost_is_replaced_and_told_the_same(monkeypatch, fa
     assert (actors.beside, actors.killed) == ([False, is_beside], 1)
 
 
+def test_who_was_waited_for_in_vain_is_not_waited_for_once_more(monkeypatch):
+    """While it is waited for nothing is decided."""
+    ray_brain, actors = started(monkeypatch)
+    ray_brain.observe([(0.0, ev.RunStarted())])
+    actors.lose(GetTimeoutError())
+    waits, get = [], actors.get
+    monkeypatch.setattr(actors, "get", lambda reference, timeout: waits.append(actors.lost) or get(reference, timeout))
+    assert ray_brain.asked() == []
+    ray_brain.observe([(0.0, ev.Tick())])
+    assert [lost is not None for lost in waits] == [True, False] and actors.beside == [False, True]
+
+
 def test_too_many_in_a_row_end_the_run(monkeypatch):
     ray_brain, _ = started(monkeypatch, *[ActorUnschedulableError("its node is dead")] * 4)
     with pytest.raises(ElasticError, match="3 supervisors in a row ended, or did not answer within 30 s"):

@@ -1,6 +1,7 @@
 """Effect. A reset goes through `nvidia-smi` with an argument list; whatever that does, it ends in a sentence."""
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.monitor import HostMonitor
 from elastic.train.surroundings import Surroundings
+from tests.effects.helpers import LONG_S, Running
 from tests.effects.nvml_standin import install_smi
 
 pytestmark = pytest.mark.host
@@ -46,6 +48,23 @@ def test_the_host_monitor_does_it(smi):
     finally:
         monitor.close()
     assert told.read_text().splitlines()[-1] == "3"
+
+
+def test_who_has_left_has_its_gpu_until_its_process_has_ended(smi, tmp_path):
+    told, page = smi("exit 0"), tmp_path / "page"
+    monitor, worker = HostMonitor(), subprocess.Popen(["sleep", "600"])
+    try:
+        monitor.watch("w0", worker.pid, page)
+        monitor.forget("w0")
+        resetting = Running(lambda: monitor.reset_gpus(("3",), LONG_S))
+        time.sleep(0.2)
+        assert not told.exists(), "its process lives"
+        worker.kill()
+        assert resetting.result() == "" and told.exists()
+    finally:
+        worker.kill()
+        worker.wait()
+        monitor.close()
 
 
 def test_a_refusal_is_told(smi):

@@ -355,6 +355,30 @@ def test_bytes_that_come_too_slowly_keep_a_node_out_and_prove_nothing_against_th
         driven.close()
 
 
+def test_a_lender_that_is_lost_says_nothing_of_who_would_borrow(monkeypatch):
+    """It is looked at without, and made up for once there is another one."""
+    driven = measured(monkeypatch, 1.0)
+    asked: list[str] = []
+
+    def lost(host: str) -> int:
+        asked.append(host)
+        raise RayActorError
+
+    monkeypatch.setattr("elastic.actors.monitor.lend", lost)
+    try:
+        driven.monitors.need("a")
+        driven.first(ev.HardwareFinding)
+        driven.monitors.need("b")
+        eventually(lambda: len(checks(driven)) == 2, "b is looked at")
+        assert [(node, severity) for node, severity, _ in checks(driven)] == [
+            ("a", Severity.INFORMATIONAL),
+            ("b", Severity.INFORMATIONAL),
+        ]
+        assert asked == ["127.0.0.1"]
+    finally:
+        driven.close()
+
+
 def nodes_are_not_told(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     """Ray's head is away for some questions, which are those that are left."""
     away, there = [ConnectionError("the head is away"), RayError()], host_monitors.ray.nodes
