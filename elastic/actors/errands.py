@@ -70,7 +70,7 @@ class Errands:
             act = partial(fleet.reset_gpu, command.node, command.gpus)
             yield self._errand(command, act, keys=(f"GPUs of {command.node}",), is_slow=True)
         elif isinstance(command, cmd.FindRestore):
-            act = partial(self._tiers.find, command.at_most, command.without)
+            act = partial(self._tiers.find, command.number, command.at_most, command.without)
             yield self._errand(command, act, keys=("tiers",), is_slow=True)
         elif isinstance(command, cmd.InjectFault):
             act = partial(fleet.inject, command.fault, command.worker, command.node)

@@ -174,7 +174,7 @@ class RayFleet:
         self._order(worker, "pause", generation, patience_s)
 
     def finish(self, worker: str) -> None:
-        self._order(worker, "finish")
+        self._order(worker, "finish", then=lambda _: self._listen_again(worker))
 
     def dismiss(self, worker: str) -> None:
         """Ask it to leave; its slot is freed when it has left, or when it never came up."""
@@ -285,8 +285,8 @@ class RayFleet:
         match event:
             case ev.WorkerDead() | ev.WorkerDeparted() | ev.TrainFnRaised() | ev.TrainFnReturned(dismissed=True):
                 self._release(event.worker)
-            case ev.FreezeAnswered() if not self._hands[event.worker].is_heard:
-                self._listen(event.worker)  # contact was lost, and is back
+            case ev.FreezeAnswered():
+                self._listen_again(event.worker)
 
     def _order(self, worker: str, method: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
         """Heeded as long as no newer driver has adopted the worker."""
@@ -356,6 +356,11 @@ class RayFleet:
         limits = self._settings.limits  # each call tells the worker that its driver lives
         wait_s = min(_EVENTS_S, limits.orphan_lease_s / 4, limits.lease_s / 4)
         self._call(worker, "news", "events", self._incarnation, hand.seen, wait_s, self._told, then=heard)
+
+    def _listen_again(self, worker: str) -> None:
+        """It has answered: if contact was lost, it is back."""
+        if not self._hands[worker].is_heard:
+            self._listen(worker)
 
     def _lost(self, worker: str, error: Exception) -> None:
         self._hands[worker].is_heard = False

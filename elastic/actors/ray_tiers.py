@@ -14,6 +14,7 @@ from elastic.actors.prefetcher import Aim
 from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
+from elastic.checkpoint.manifest import is_visible
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.records import VERIFIED
 from elastic.checkpoint.remembered import Remembered
@@ -91,7 +92,8 @@ class RayTiers(Tiers):
             self._keeper.redundancy_lost(self._worry)
         match event:
             case ev.ShardStaged() if event.worker in state.workers:
-                self._staged = max(self._staged, event.commit.step)
+                if is_visible(event.commit, self._forks):  # else it was left behind while it was on its way
+                    self._staged = max(self._staged, event.commit.step)
                 self._reported.staged(event.commit.step, self._durable)
                 urgent = why_at_once(state, event.commit)
                 self._keeper.staged(state.workers[event.worker].node, event, urgent)
@@ -109,21 +111,22 @@ class RayTiers(Tiers):
                 pass
 
     def formed(self, view: View, state: RunState) -> None:
-        super().formed(view, state)
-        left, self._left = self._left, -1
+        with self._changed:  # what is told meanwhile is of the history before, or after
+            super().formed(view, state)
+            left, self._left = self._left, -1
+            if view.restored:
+                self._staged = step = view.resume.step
+                # What is in memory alone, and the last step of the run, is still to come down.
+                self._on_disk = step if self._durable == step else min(self._on_disk, step)
+            elif not view.bootstrap:  # what live workers have staged for an earlier driver may have to come down yet
+                self._staged = max(self._staged, left)
         if view.restored:
-            self._staged = step = view.resume.step
-            self._reported.went_back(step)
-            # What is in memory alone, and the last step of the run, is still to come down.
-            self._on_disk = step if self._durable == step else min(self._on_disk, step)
-            if self._keeper is not None:
-                self._keeper.forked(self._forks)  # before the lease is over
+            self._reported.went_back(view.resume.step)
+        if self._keeper is not None:
+            self._keeper.forked(self._forks)  # before the lease is over
+            if view.restored:
                 self._keeper.restored(view.generation)
                 self._lease(self._keeper, None)
-        elif not view.bootstrap:  # what live workers have staged for an earlier driver may have to come down yet
-            self._staged = max(self._staged, left)
-        if self._keeper is not None:
-            self._keeper.forked(self._forks)
             homes: dict[int, set[str]] = {}
             for member in state.members:
                 homes.setdefault(member.shard, set()).add(member.node)
@@ -132,11 +135,13 @@ class RayTiers(Tiers):
             self._keeper.watched(failures=view.failures, hosts=hosts, watched_s=view.watched_s)
 
     def _heed_found(self, keeper: Keeper, event: ev.RestoreFound, state: RunState) -> None:
+        is_stale = state.restore is not None and event.number not in (0, state.restore.number)
         found = self._found if self._prefetch(keeper, state, {}) else None
-        self._lease(keeper, (found.commit, len(found.shards)) if found is not None else None)
+        if not is_stale:
+            self._lease(keeper, (found.commit, len(found.shards)) if found is not None else None)
         if event.commit is not None and self._claims:
             keeper.lease(*self._claims.popleft(), is_over=True)
-        if found is None:
+        if found is None and not is_stale:
             keeper.prefetch(None)  # it was announced, and is not wanted any more
 
     def _lease(self, keeper: Keeper, wanted: tuple[CommitId, int] | None) -> None:
@@ -251,11 +256,13 @@ class RayTiers(Tiers):
         self._write(told)
         if isinstance(told, DiskStep):
             with self._changed:
-                self._on_disk = max(self._on_disk, told.commit.step)
+                if is_visible(told.commit, self._forks):
+                    self._on_disk = max(self._on_disk, told.commit.step)
                 self._changed.notify_all()
         if isinstance(told, CheckpointRung) and told.rung is Rung.DURABLE:
             with self._changed:
-                self._durable = max(self._durable, told.commit.step)
+                if is_visible(told.commit, self._forks):
+                    self._durable = max(self._durable, told.commit.step)
                 self._changed.notify_all()
 
     def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:

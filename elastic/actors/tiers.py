@@ -1,13 +1,13 @@
 """Effect. A run's checkpoint tiers as its driver uses them: which life this is, and what can be restored."""
 
 import contextlib
-import functools
 import itertools
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from elastic.checkpoint.catalog import Candidate, Choice, Holder, Start, candidates, in_parts, next_candidate
@@ -70,6 +70,8 @@ class Tiers:
         self._loaded: Claim | None = None  # the same, once it is restored, until the fork is recorded
         self._failure = ""
         self._refused: dict[tuple[int, str], ev.RestoreRefused] = {}  # by (step, lineage) that is bad wherever it is
+        self._last_look = self._under_way = 0  # by number
+        self._looking = threading.Lock()  # one at a time: each leaves behind what it has found, and claimed
         self._is_closed = threading.Event()
 
     # --- before the run ---
@@ -89,9 +91,10 @@ class Tiers:
 
     # --- during the run; none of these waits ---
 
-    def find(self, at_most: int | None, without: Bad) -> None:
-        """Look for the newest step that can be restored; the answer is a RestoreFound."""
-        threading.Thread(target=self._find, args=(at_most, without), name="elastic-find", daemon=True).start()
+    def find(self, number: int, at_most: int | None, without: Bad) -> None:
+        """Look for the newest step that can be restored; the answer is a RestoreFound of this number."""
+        self._last_look = number
+        threading.Thread(target=self._find, args=(number, at_most, without), name="elastic-find", daemon=True).start()
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         """Something happened that the tiers may have to act on."""
@@ -136,14 +139,19 @@ class Tiers:
 
     # --- inside ---
 
-    def _find(self, at_most: int | None, without: Bad) -> None:
+    def _find(self, number: int, at_most: int | None, without: Bad) -> None:
+        with self._looking:
+            if number == self._last_look:  # else it was looked for anew meanwhile
+                self._under_way = number
+                self._emit(replace(self._found_now(at_most, without), number=number))
+
+    def _found_now(self, at_most: int | None, without: Bad) -> ev.RestoreFound:
         try:
             self._condemn(without)
             seen, choice = self._choose(at_most, without)
         except Exception as error:  # whatever it is, the controller waits for an answer
             told = f"{type(error).__name__}: {error}"
-            self._emit(ev.RestoreFound(commit=None, error=told))
-            return
+            return ev.RestoreFound(commit=None, error=told)
         bad = [one for one in seen.starts if (one.step, one.lineage) in choice.bad]
         story = "; ".join(f"step {one.step}: {one.told}" for one in bad)
         if choice.bad:
@@ -155,11 +163,10 @@ class Tiers:
         self._found = choice.candidate
         if choice.candidate is not None:
             self._announce(choice.candidate)
-            self._emit(ev.RestoreFound(commit=choice.candidate.commit))
-            return
+            return ev.RestoreFound(commit=choice.candidate.commit)
         self._hold(None)
         why = why_nothing(seen, choice, story, _TRIES)
-        self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
+        return ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why)
 
     def _choose(self, at_most: int | None, without: Bad) -> tuple[Seen, Choice]:
         """What is seen, and what to take of it; farther back in the persistent tier as long as that is nothing."""
@@ -167,7 +174,8 @@ class Tiers:
             is_newest_wanted = at_most is None and not without
             seen = self._look(is_newest_wanted=is_newest_wanted, newest=newest, at_most=at_most)
             choice = self._claimed_one(seen, self._wanted(seen, at_most, without), at_most)
-            if choice.candidate is not None or not seen.is_durable_heard or not self._reach.has_older:
+            is_last = not seen.is_durable_heard or not self._reach.has_older or self._is_unwanted
+            if choice.candidate is not None or is_last:
                 break
         return seen, choice
 
@@ -255,6 +263,11 @@ class Tiers:
                 self._kept = self._kept.without(told)
                 self._write(told)
 
+    @property
+    def _is_unwanted(self) -> bool:
+        """It was looked for anew, and that waits for this look to end."""
+        return self._under_way != self._last_look
+
     def _is_enough(self, is_newest_wanted: bool, holders: Sequence[Holder], waiting: Sequence[Source]) -> bool:
         """Whether those who have not answered can be done without, see `take_inventory`."""
         return False
@@ -264,7 +277,10 @@ class Tiers:
         Args:
             newest, at_most: durable steps to look at, see `Reach.sources`.
         """
-        enough = functools.partial(self._is_enough, is_newest_wanted)
+
+        def enough(holders: Sequence[Holder], waiting: Sequence[Source]) -> bool:
+            return self._is_unwanted or self._is_enough(is_newest_wanted, holders, waiting)
+
         sources = self._reach.sources(newest, at_most)
         inventory = take_inventory(sources, self._timeout_s, enough=enough)
         found = [holder.manifest for holder in inventory.holders]
@@ -419,7 +435,7 @@ class NoTiers:
     def flush(self) -> bool:
         return True
 
-    def find(self, at_most: int | None, without: Bad) -> None:
+    def find(self, number: int, at_most: int | None, without: Bad) -> None:
         raise RuntimeError("there are no tiers to look at")
 
     def heed(self, event: ev.Event, state: RunState) -> None:

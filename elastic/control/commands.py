@@ -137,9 +137,11 @@ class FindRestore(Command):
     """Look in all tiers for the newest step that can be restored; the answer is RestoreFound.
 
     Attributes:
+        number: counts the run's restores, see `Restoring`; whoever looks anew waits for that answer only.
         at_most: not a later one, if given. without: commits that were found bad.
     """
 
+    number: int = 0
     at_most: int | None = None
     without: tuple[CommitId, ...] = ()
 

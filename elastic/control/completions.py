@@ -75,7 +75,11 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         within=("hang_floor_s", "first_steps_timeout_s"),  # or sooner, if its process is stopped
         then="said again when a worker asks; who stands still is killed",
     ),
-    cmd.Finish: Completion(by=_LEFT, within=("finish_timeout_s",), then="said again when a worker asks; then killed"),
+    cmd.Finish: Completion(
+        by=_LEFT,
+        within=("finish_timeout_s",),
+        then="said again when a worker asks, or contact with it was lost; then killed",
+    ),
     cmd.Dismiss: Completion(by=_LEFT, within=("pod_termination_threshold_s",), then="killed"),
     cmd.ProveDead: Completion(
         by=(ev.WorkerDead, ev.FreezeAnswered, ev.AtDoor),
@@ -115,7 +119,7 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         within=("restore_timeout_s",),
         then="the run ends",
         sent_within="restore_timeout_s",
-        unsent=lambda command, worker, why: ev.RestoreFound(commit=None, error=why),
+        unsent=lambda command, worker, why: ev.RestoreFound(commit=None, error=why, number=command.number),
     ),
     cmd.Restore: Completion(
         by=(ev.Restored, ev.RestoreRefused, ev.WorkerDead),

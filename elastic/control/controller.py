@@ -52,7 +52,7 @@ from elastic.control.poison import after, noted
 from elastic.control.pruning import note_trained, prune
 from elastic.control.remediation import Kind, Policy
 from elastic.control.restored import found, go_on, refused, restored
-from elastic.control.restoring import come_late, consider_restore, look_for_state, note_progress, rewind_asked
+from elastic.control.restoring import come_late, consider_restore, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.room import crowded
 from elastic.control.saving import save_again
@@ -60,7 +60,7 @@ from elastic.control.starts import count_start_failure, note_start
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import gpu_slow, note_speed
 from elastic.control.suspicion import KEPT_STEPS
-from elastic.control.taking_over import dismiss_surplus, is_left_of_a_rewind, taken_over
+from elastic.control.taking_over import begin_from_tiers, dismiss_surplus, is_left_of_a_rewind, taken_over
 from elastic.control.tending import gpu_reset, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -106,8 +106,7 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
 def _started(turn: Turn, event: ev.RunStarted) -> None:
     turn.enter(Phase.STARTING, **taken_on(turn.state, event.left, turn.now_s))
     turn.replenish("the run starts")
-    if turn.settings.checkpoint is not None:
-        look_for_state(turn, "the run starts")
+    begin_from_tiers(turn, event.left)
 
 
 def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
@@ -421,6 +420,9 @@ def _raised(turn: Turn, event: ev.TrainFnRaised) -> None:
     if turn.state.generation > 0 and not turn.is_member(record.name):
         if record.standing in (Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
             _joiner_raised(turn, record.name, event.summary)
+        return
+    if record.fenced or record.standing in OVER:  # it was to die already: what it raises may be of that
+        _departed(turn, ev.WorkerDeparted(worker=record.name, reason=f"train_fn raised {event.summary}"))
         return
     rank = turn.state.view.rank_of(record.name) if turn.state.view and turn.is_member(record.name) else None
     turn.fail_raised(record.name, rank, event.summary, event.traceback)

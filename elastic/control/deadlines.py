@@ -3,7 +3,7 @@
 from itertools import takewhile
 
 from elastic.control import events as ev
-from elastic.control.commands import Fence
+from elastic.control.commands import Fence, Finish, Freeze
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
@@ -21,6 +21,7 @@ from elastic.control.watching import fence_the_stopped, gets_on, watch_forming, 
 
 _COUNTS_S = 0.1  # of a longer pause: so waits end, too, where each of many turns comes late
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
+_ASKED_AFTER_S = 1.0
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
 
 
@@ -35,6 +36,7 @@ def discount_absence(turn: Turn) -> None:
     absent_s = elapsed_s - min(max(elapsed_s, 0.0), _COUNTS_S)
     turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
     turn.change(heard_s=turn.tally.hosts.shift(absent_s), care=state.care.moved_by(absent_s))
+    turn.change(answered={node: at_s + absent_s for node, at_s in state.answered.items()})
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -89,6 +91,27 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
         for member in turn.many(turn.tally.by_rank(turn.tally.late)):
             _press(turn, member, waited_s)
     settle(turn, is_tick=True)
+    if turn.state.phase is Phase.FREEZING:
+        _ask_again(turn)
+
+
+def _ask_again(turn: Turn) -> None:
+    """Contact that comes back is known by an answer, and what was asked when it was lost may have reached nobody.
+
+    More and more rarely: whoever is gone for good is proven dead, or left behind, by and by.
+    """
+    lost = [member for member in turn.out_of_contact() if member.restoring is None]
+    if not lost:
+        return
+    state, oldest_s = turn.state, min(member.since_s for member in lost)
+    if turn.attended_s - max(state.asked_s, oldest_s) < max(_ASKED_AFTER_S, (turn.attended_s - oldest_s) / 4):
+        return
+    turn.change(asked_s=turn.attended_s)
+    names, reason = tuple(member.name for member in lost), "contact may be back"
+    if state.phase is Phase.FINISHING:
+        turn.do(Finish(workers=names, reason=reason))
+    else:
+        turn.do(Freeze(workers=names, generation=state.generation, reason=reason))
 
 
 def _press(turn: Turn, member: WorkerRecord, waited_s: float) -> None:
@@ -156,13 +179,18 @@ def _doubt_absent_joiners(turn: Turn) -> None:
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:
     expire_leaving(turn)
     fence_the_stopped(turn)
+    _ask_again(turn)
     limit_s = turn.settings.limits.finish_timeout_s
-    if turn.waited_s() <= limit_s:
-        return
-    for member in turn.state.members:
+    is_late = turn.waited_s() > limit_s
+    for member in turn.state.members if is_late else ():
         if member.standing in (Standing.MEMBER, Standing.FINISHED):
             turn.fence(member.name, f"{member.name} has not returned within Limits.finish_timeout_s={limit_s}")
-    turn.end_if_all_left()
+    # One whose host is heard may be in the midst of an export: were it dead, its host would have told.
+    expired = [one for one in _past_their_lease(turn) if turn.is_silent(one.node) or one.node not in turn.state.heard_s]
+    for member in expired:
+        _give_up(turn, member)
+    if expired or is_late:
+        turn.end_if_all_left()
 
 
 def nodes_missing(turn: Turn, event: ev.NodesMissing) -> None:
@@ -175,14 +203,12 @@ def nodes_missing(turn: Turn, event: ev.NodesMissing) -> None:
 def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     _expire_restore(turn)
-    lease_s = turn.settings.limits.lease_s
-    suspects = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
-    expired = [member for member in suspects if turn.attended_s - member.since_s > lease_s]
-    for member in expired:
-        turn.set_worker(member.name, standing=Standing.DEAD, fenced=True)
-        turn.do(Fence(worker=member.name, reason="its lease has run out"))  # its slot is needed
-        turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
-    if expired:
+    if turn.state.phase is not Phase.WAITING:
+        return
+    if expired := _past_their_lease(turn):
+        for member in expired:
+            _give_up(turn, member)
+            turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
         try_form(turn)
     if turn.state.restore is not None and turn.state.phase is Phase.WAITING:
         try_form(turn)
@@ -190,3 +216,17 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     is_waiting = turn.state.phase is Phase.WAITING and not is_restoring and turn.state.care.hold is None
     if is_waiting and turn.waited_s() > turn.settings.limits.jobset_downtime_threshold_s:
         turn.fail_below_minimum()
+    elif turn.state.phase is Phase.WAITING:
+        _ask_again(turn)
+
+
+def _past_their_lease(turn: Turn) -> list[WorkerRecord]:
+    """Members that have stopped by themselves, so long ago was contact with them lost."""
+    lease_s = turn.settings.limits.lease_s
+    suspects = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
+    return [member for member in suspects if turn.attended_s - member.since_s > lease_s]
+
+
+def _give_up(turn: Turn, member: WorkerRecord) -> None:
+    turn.set_worker(member.name, standing=Standing.DEAD, fenced=True)
+    turn.do(Fence(worker=member.name, reason="its lease has run out"))  # its slot is needed

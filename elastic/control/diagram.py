@@ -67,12 +67,17 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _RUNNING: (_FINISHING, *_BREAKS),  # a member that takes itself for dismissed is lost
         _FREEZING: (_FINISHING, *_DECIDED),
         _FORMING: (_FINISHING, *_BREAKS),
-        _WAITING: (_FINISHING, _ENDED),
+        _WAITING: (_FINISHING, _FORMING, _ENDED),
         _FINISHING: (_ENDED,),
     },
-    ev.TrainFnRaised: {phase: (_ENDED,) for phase in _ANYWHERE},
+    ev.TrainFnRaised: {  # of one that was to die already it is a loss
+        **{phase: (_ENDED,) for phase in _ANYWHERE},
+        _STARTING: (_FORMING, _ENDED),
+        _FREEZING: _DECIDED,
+        _WAITING: (_FORMING, _ENDED),
+    },
 }
-_CERTAIN = {(_STARTING, ev.TrainFnRaised), (_STARTING, ev.ExitAsked), *((phase, ev.StopAsked) for phase in _ANYWHERE)}
+_CERTAIN = {(_STARTING, ev.ExitAsked), *((phase, ev.StopAsked) for phase in _ANYWHERE)}
 # (phase, event) -> where it may lead; all but those in _CERTAIN may also leave the run where it is.
 EDGES: dict[tuple[Phase, type[ev.Event]], frozenset[Phase]] = {
     (phase, event): frozenset(_MOVES.get(event, {}).get(phase, ()))

@@ -96,11 +96,13 @@ class RestoreFound(Event):
     Attributes:
         commit: the newest step that can be restored, None if there is none; reason: why not.
         error: why the tiers could not be looked at, empty if they could.
+        number: of the FindRestore; 0: of the last one.
     """
 
     commit: CommitId | None
     reason: str = ""
     error: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def look_for_state(turn: Turn, reason: str, wish: Restoring = NEWEST) -> None:
         wish, number=number, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.attended_s
     )
     turn.change(restore=wish)
-    turn.do(FindRestore(at_most=wish.at_most, without=wish.without, reason=reason))
+    turn.do(FindRestore(number=number, at_most=wish.at_most, without=wish.without, reason=reason))
 
 
 def why_no_rewind(state: RunState, wish: ev.RewindAsked) -> str:
@@ -119,7 +119,7 @@ def consider_restore(turn: Turn) -> None:
 def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
     """Take in what can be restored, or that nothing can; whether that was waited for."""
     restore = turn.state.restore
-    if restore is None or restore.commit is not None:
+    if restore is None or restore.commit is not None or event.number not in (0, restore.number):
         return False
     if event.commit is not None:
         turn.change(restore=replace(restore, commit=event.commit))

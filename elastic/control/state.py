@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from elastic.control.care import Care
@@ -230,6 +231,7 @@ class RunState:
         flown: with which micro-batches workers have died, of steps that are not stable yet (`control/poison.py`).
         left_out: steps that all replicas leave out, since one of their micro-batches is poison.
         leaving: nodes that will be taken away, and why.
+        asked_s: when members out of contact were last asked again, less absent_s.
         care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         knocked: nodes that were knocked at since they were heard last. unreached: from which nothing came back.
@@ -280,6 +282,7 @@ class RunState:
     left_out: tuple[int, ...] = ()
     monitors_lost: frozenset[str] = frozenset()
     leaving: Mapping[str, str] = field(default_factory=dict)
+    asked_s: float = -inf
     care: Care = field(default_factory=Care)
     heard_s: Mapping[str, float] = field(default_factory=PersistentMap)
     readings: Mapping[str, Reading] = field(default_factory=PersistentMap)

@@ -12,12 +12,13 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view
-from elastic.control.bequest import taken_on
+from elastic.control.bequest import Bequest, taken_on
+from elastic.control.deciding import on_gpus
 from elastic.control.departing import AT_HOME, notice
 from elastic.control.forming import settle
 from elastic.control.persistent import persistent
 from elastic.control.restoring import look_for_state
-from elastic.control.state import Phase, RunState, Standing, WorkerRecord
+from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork, View
 from elastic.control.worker_protocol import Stage
@@ -37,19 +38,39 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
     if turn.state.view is None:
         turn.enter(Phase.STARTING)
         turn.replenish("a new driver goes on with workers that have not trained yet")
-        if turn.settings.checkpoint is not None:
-            look_for_state(turn, "the run starts")
+        begin_from_tiers(turn, event.left)
         return
+    if event.left.disputed:
+        begin_from_tiers(turn, event.left)
     for member in turn.state.members:
         if member.standing is Standing.SUSPECT:
             turn.doubt(member.name, "a new driver has not found it")
     settle(turn)
 
 
+def begin_from_tiers(turn: Turn, left: Bequest) -> None:
+    """Look for the newest step; for an older one where the last driver had found that what was newer is worthless."""
+    if turn.settings.checkpoint is None:
+        return
+    if left.disputed:
+        wish = Restoring(at_most=left.disputed_at_most, needed_for=left.disputed)
+        look_for_state(turn, left.disputed, wish)
+    else:
+        look_for_state(turn, "the run starts")
+
+
 def _clear_nodes(turn: Turn) -> None:
-    """Whoever is still there was about to leave when the last driver died, or will be lost with a node, as is known."""
-    tally, state = turn.tally, turn.state
-    reasons = {**{node: f"{node} is in quarantine" for node in state.care.quarantine}, **state.leaving}
+    """Whoever is still there was about to leave when the last driver died, or will be lost with a node, as is known.
+
+    Where GPUs are to be reset, and nothing else is wrong, only who is on them.
+    """
+    tally, care = turn.tally, turn.state.care
+    for reset in care.resets:
+        for worker in on_gpus(turn, reset):
+            notice(turn, worker.name, "its GPU is reset")
+    until_s = {reset.node: reset.until_s for reset in sorted(care.resets, key=lambda one: one.until_s)}
+    shut = [node for node, end_s in care.quarantine.items() if end_s != until_s.get(node)]
+    reasons = {**{node: f"{node} is in quarantine" for node in shut}, **turn.state.leaving}
     there = {name for node in reasons for name in tally.nodes.get(node, ())}
     for worker in turn.many(tally.by_start(there)):
         notice(turn, worker.name, reasons[worker.node])

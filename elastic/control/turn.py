@@ -163,7 +163,7 @@ class Turn:
         if self.now_s < self.state.care.starts_from_s or self.state.care.leaving is not None:
             return
         held, wanted = self.tally.held, scaling.bounds[1] + scaling.spares
-        may_come_back = [w for w in self.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
+        may_come_back = self.out_of_contact()
         if len(held.shards) == held.whole >= wanted and not may_come_back:
             return
         broken = [gang for gang, shards in held.shards.items() if len(shards) < self.state.width]
@@ -219,6 +219,11 @@ class Turn:
 
     def suspect(self, name: str, evidence: str) -> None:
         self.doubt(name, evidence, standing=Standing.SUSPECT)
+
+    def out_of_contact(self) -> list[WorkerRecord]:
+        """Members that may live, by rank: contact with them is lost, and nobody has told them to die."""
+        suspects = self.many(self.tally.by_rank(self.tally.standings[Standing.SUSPECT]))
+        return [member for member in suspects if not member.fenced]
 
     def doubt(self, name: str, reason: str, **changes: Any) -> None:
         """Look for proof that it is dead, without taking it for dead; what else changes of it changes at once."""
@@ -473,5 +478,5 @@ class Turn:
         returned = tally.by_rank(tally.standings[Standing.GONE])
         if returned:
             self.succeed(value_from=returned[0])
-        else:
+        elif not self.out_of_contact():
             self.fail_lost("every worker died after the last step, before train_fn returned")

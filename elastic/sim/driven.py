@@ -359,7 +359,7 @@ class Driven:
         commit = self.commit(steps) if steps > 0 else None
         is_read_there = is_local and self.times.upload_interval_s
         waits_s = 0.0 if is_read_there else max(0.0, self.progress.storage_down_until_s - self.now_s)
-        found = ev.RestoreFound(commit=commit, reason="nothing is saved")
+        found = ev.RestoreFound(commit=commit, reason="nothing is saved", number=command.number)
         self.later(self.times.detect_s + waits_s, self.control, found)
 
     def restore(self, command: cmd.Restore) -> None:

@@ -5,6 +5,7 @@ A run may lose all its workers and go on from what was saved, or be sent back on
 
 from abc import abstractmethod
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from elastic.control import commands as cmd
@@ -102,9 +103,9 @@ class Restores(World):
 
     def answer_find(self, command: cmd.FindRestore) -> None:
         found = self.find(command)
-        if command.at_most is None:
+        if command.at_most is None or not self.ws.generation:  # a dispute that an earlier driver has left
             self.offered = found.commit
-        self.control(found)
+        self.control(replace(found, number=command.number))
 
     def go_back(self, resume: CommitId) -> None:
         """The history goes on after this commit."""

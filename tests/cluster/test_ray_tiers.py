@@ -88,7 +88,7 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     monkeypatch.setattr(tiers, "_look", lambda **_: seen())
     tiers.heed(ev.Tick(), state)
     began_s = time.monotonic()
-    tiers._find(None, ())
+    tiers._find(0, None, ())
     assert time.monotonic() - began_s >= LATE_S, "it was told at once"
     (aim,) = keeper.aims
     assert aim is not None and set(aim.homes) == {"n-w0", "n-w1"} and aim.candidate is found
@@ -135,7 +135,7 @@ def test_what_is_being_dropped_everywhere_is_not_told(tmp_path: Path, monkeypatc
     ]  # only in the memory of a and b
     monkeypatch.setattr(tiers, "_look", lambda **_: seen(*found))
     keeper.going = {9: frozenset({("a", 0), ("b", 0)}), 8: frozenset({("a", 0), ("b", 1)})}
-    tiers._find(9, ())
+    tiers._find(0, 9, ())
     (told,) = emitted
     assert isinstance(told, ev.RestoreFound) and told.commit == found[1].commit, "b keeps it"
     assert keeper.leases == [(9, False), (9, True), (8, False)]

@@ -40,7 +40,7 @@ class Life:
         self.vault = open_vault(url, RUN)
 
     def found(self, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> ev.RestoreFound:
-        self.tiers.find(at_most, without)
+        self.tiers.find(0, at_most, without)
         eventually(lambda: self.told, "the tiers have answered")
         return self.told.pop()
 

@@ -21,7 +21,7 @@ def test_a_life_that_begins_from_nothing_may_commit(tmp_path: Path) -> None:
     assert open_vault(store, RUN).register("a life that ends at once") == 1
     tiers = Tiers(RUN, Reach(RUN, checkpoint), told.append, timeout_s=30.0)
     incarnation, _ = tiers.begin()
-    tiers.find(None, ())
+    tiers.find(0, None, ())
     eventually(lambda: told, "the tiers have answered")
     assert told == [ev.RestoreFound(commit=None, reason="no step is whole")]
     parts = {"members": (), "donors": (), "behind": (), "resume": NOTHING_COMMITTED, "bootstrap": True}

@@ -41,7 +41,7 @@ class Life:
                 assert stage(arena, step, incarnation=self.incarnation, **parts)
 
     def answer(self, without: tuple[CommitId, ...] = ()) -> ev.RestoreFound:
-        self.tiers.find(None, without)
+        self.tiers.find(0, None, without)
         eventually(lambda: self.told, "the tiers have answered")
         return self.told.pop()
 

@@ -16,13 +16,15 @@ from elastic.control.outcome import Ending, Outcome
 from elastic.control.remediation import Kind
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.values import IncidentClass
+from elastic.control.worker_protocol import Stage
 from elastic.ledger.lines import happened, line_of
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint
 from elastic.sim.parts import Plan
 from elastic.sim.succession import DriverWorld
-from tests.pure.bare_controller import BareController
+from tests.pure.bare_controller import BareController, commit
 from tests.pure.remedied import lose, running
+from tests.pure.test_controller_corruption import EVIDENCE, go_back, kept, tie
 from tests.pure.test_taking_over import adopted, parked, taken, view
 
 NAMES = st.text('abé"\n', min_size=1, max_size=4)
@@ -164,6 +166,75 @@ def test_who_was_about_to_leave_a_node_leaves_it():
     ws = taken(adopted("w0", 7, old), adopted("w1", 7, old), parked("w2"), replicas=(1, 3), told={"left": left})
     assert ws.members == ["w0"]
     assert ws.standing("w1") is Standing.GONE and ws.standing("w2") is Standing.GONE
+
+
+def disputed() -> Bequest:
+    """Two replicas held different bits, the last step on which they had agreed is 4, and the driver died over that."""
+    last = kept(votes=5)
+    tie(last)
+    return as_read(last.state)
+
+
+def test_that_nobody_knows_whose_bits_are_right_outlives_the_driver():
+    """One has loaded the step to go back to, the other still holds what is in dispute: that must heal nobody."""
+    old = view("w0", "w1", published=5)
+    found = adopted("w0", 5, old), adopted("w1", 3, old, was=Stage.FORMING)
+    ws = taken(*found, replicas=2, told={"left": disputed(), "published": 5, "verified": 4}, checkpoint=Checkpoint())
+    (find,) = ws.given(cmd.FindRestore)
+    assert (find.at_most, find.reason) == (4, EVIDENCE) and ws.given(cmd.Form) == []
+    ws.feed(ev.RestoreFound(commit=commit(3)))
+    for worker in ("w0", "w1"):
+        ws.feed(ev.Restored(worker=worker, commit=commit(3), seconds=1.0, nbytes=1, places=(), retries=0))
+    assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume == commit(3)
+    assert ws.state.disputed_from == 4
+
+
+def test_so_it_does_where_no_worker_is_left():
+    ws = BareController(2, checkpoint=Checkpoint())
+    ws.feed(ev.RunStarted(left=disputed()))
+    (find,) = ws.given(cmd.FindRestore)
+    assert (find.at_most, find.reason) == (4, EVIDENCE)
+    ws.feed(ev.RestoreFound(commit=None, reason="nothing is kept"))
+    assert ws.state.outcome.ending is Ending.DIVERGED and EVIDENCE in ws.state.outcome.message
+
+
+def test_it_is_over_once_all_have_gone_back():
+    last = kept(votes=5)
+    tie(last)
+    go_back(last, 3)
+    left = as_read(last.state)
+    assert (left.disputed, left.disputed_at_most, left.disputed_from) == ("", None, 4)
+
+
+def test_a_gpu_that_is_to_be_reset_is_reset_under_the_next_driver():
+    """Only who is on it leaves its node; what was sent already is sent again."""
+    last = running(Kind.RESET_GPU)
+    lose(last)
+    left = as_read(last.state)
+    ((node, gpus, left_s),) = left.resets
+    assert (node, gpus) == ("node-w1", ("1",)) and left.quarantine == {node: left_s}
+    old = view("w0", "w1", "w2")
+    there = (
+        adopted("w0", 7, old, gpus=("0",)),
+        adopted("w1", 7, old, gpus=("1",)),
+        adopted("w2", 7, old, gpus=("2",), node="node-w1"),
+    )
+    ws = taken(*there, replicas=(1, 3), told={"left": left})
+    assert ws.members == ["w0", "w2"] and ws.standing("w1") is Standing.GONE
+    assert not any(isinstance(one, cmd.ResetGpu) for one in ws.tick(0.1)), "it is on its way out"
+    ws.leave("w1", dismissed=True)
+    ws.tick(0.1)
+    assert [(one.node, one.gpus) for one in ws.given(cmd.ResetGpu)] == [("node-w1", ("1",))]
+    ws.feed(ev.GpuReset(node="node-w1", gpus=("1",)))
+    assert ws.state.care.resets == () and ws.state.care.quarantine == {}
+
+
+def test_a_node_that_passes_its_check_under_the_next_driver_is_free_again():
+    last = RunState(settings=BareController().state.settings, seen_s=100.0)
+    last = replace(last, care=last.care.failed_check("n", 400.0))
+    heir = heir_of(last, 9000.0)
+    assert heir.care.quarantine["n"] == heir.care.unhealthy["n"] == 9300.0
+    assert heir.care.passed_check("n").quarantine == {}
 
 
 def test_a_pause_outlives_its_driver():

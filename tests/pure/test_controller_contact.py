@@ -1,5 +1,7 @@
 """Contact that comes back, contact that never ends, and reports that died with their leader."""
 
+import pytest
+
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.flight import STOPPED, Flying
@@ -19,6 +21,61 @@ def test_a_suspect_that_answers_is_a_member_again():
     assert ws.phase is Phase.FORMING
     assert set(ws.members) == {"w0", "w1"}
     assert ws.view.behind == ()
+
+
+def test_who_is_out_of_contact_is_asked_again():
+    """The first order to stop may have been lost with the contact."""
+    ws = BareController(2, freeze_timeout_s=10.0).run()
+    ws.lose("w1")
+    ws.answer("w0", 3)
+    assert not any(isinstance(one, cmd.Freeze) for one in ws.tick(after_s=0.9))
+    ws.tick(after_s=0.2)
+    assert ws.addressees(cmd.Freeze) == {"w1"}
+    assert not any(isinstance(one, cmd.Freeze) for one in ws.tick(after_s=0.5)), "not with every tick"
+    ws.answer("w1", 3)
+    assert ws.phase is Phase.FORMING and set(ws.members) == {"w0", "w1"}
+    assert ws.given(cmd.Fence) == []
+
+
+def test_contact_that_is_lost_in_a_pause_costs_nobody_its_life():
+    """It has stopped and answered before: its lease says nothing of whether it holds its state."""
+    ws = BareController(2).run()
+    ws.feed(ev.PauseAsked(for_s=3600.0))
+    for worker in ("w0", "w1"):
+        ws.answer(worker, 3)
+    assert ws.phase is Phase.WAITING
+    ws.lose("w1")
+    ws.tick(after_s=1.1)
+    assert ws.addressees(cmd.Freeze) == {"w1"}
+    ws.answer("w1", 3)
+    given = ws.tick(after_s=200.0)
+    assert not any(isinstance(one, cmd.Fence) for one in given) and ws.standing("w1") is Standing.MEMBER
+    ws.feed(ev.ResumeAsked())
+    assert ws.phase is Phase.FORMING and set(ws.members) == {"w0", "w1"}
+
+
+def test_contact_that_is_lost_after_the_last_step_is_no_death():
+    ws = BareController(2).run()
+    ws.end_loop("w0")
+    ws.lose("w0")
+    ws.lose("w1")
+    assert ws.state.outcome is None
+    ws.tick(after_s=1.1)
+    assert ws.addressees(cmd.Finish) == {"w0", "w1"}
+    ws.leave("w1")
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.SUCCEEDED
+
+
+@pytest.mark.parametrize("is_proven", [True, False], ids=["proven dead", "its lease runs out"])
+def test_if_it_does_not_come_back_the_run_has_lost_its_value(is_proven):
+    ws = BareController(2, lease_s=30.0).run()
+    ws.end_loop("w0")
+    ws.lose("w0")
+    ws.lose("w1")
+    ws.die("w0")
+    assert ws.state.outcome is None
+    ws.die("w1") if is_proven else ws.tick(after_s=31.0)
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.REPLICAS_LOST
 
 
 def test_a_fenced_suspect_that_answers_late_does_not_come_back():

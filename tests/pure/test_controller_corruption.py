@@ -228,3 +228,19 @@ def test_who_was_wrong_is_fenced_once_the_steps_were_done_again():
     go_back(ws, 3)
     found(ws, "w0", "w1")
     assert ws.addressees(cmd.Fence) == {"w1"} and ws.phase is Phase.FREEZING
+
+
+def test_what_an_earlier_look_has_found_is_no_answer_to_a_later_one():
+    """Somebody wanted to go back, and before that was found replicas held different bits: that step may be bad, too."""
+    ws = kept(votes=5)
+    ws.feed(ev.StepStable(worker="w0", report=report(6, ws.generation)))
+    ws.feed(ev.RewindAsked(to_step=6))
+    (first,) = ws.given(cmd.FindRestore)
+    (second,) = [command for command in tie(ws) if isinstance(command, cmd.FindRestore)]
+    assert (first.at_most, second.at_most) == (6, 4)
+    ws.feed(ev.RestoreFound(commit=commit(6), number=first.number))
+    assert ws.state.restore.commit is None
+    ws.feed(ev.RestoreFound(commit=None, error="the store is silent", number=first.number))
+    assert ws.state.outcome is None
+    ws.feed(ev.RestoreFound(commit=commit(3), number=second.number))
+    assert ws.state.restore.commit == commit(3)

@@ -48,6 +48,19 @@ def test_a_joiner_that_raises_does_not_end_the_run_and_is_replaced():
     assert ws.addressees(cmd.StartWorker) == {"w2"}
 
 
+def test_what_a_member_raises_that_was_to_die_is_not_of_the_user():
+    """A GPU that has failed lets whatever runs on it raise, before the process has ended."""
+    ws = BareController((1, 2), freeze_timeout_s=1.0).run()
+    ws.break_("w0")
+    ws.answer("w0", 3)
+    ws.tick(after_s=2.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    ws.raise_("w1")
+    assert ws.state.outcome is None and ws.standing("w1") is Standing.DEAD
+    assert ws.phase is Phase.FORMING and ws.members == ["w0"]
+    assert ws.raise_("w1") == () and ws.phase is Phase.FORMING
+
+
 def test_a_dismissed_worker_that_raises_on_its_way_out_does_not_end_the_run():
     ws = BareController(1, spares=1)
     ws.start()

@@ -67,7 +67,7 @@ def states() -> list[RunState]:
             world = World(seed, plan)
             world.ws.on_state = lambda state: found.setdefault(shape(state), state)
             world.play()
-    return [*found.values(), waits_by_choice(), hangs(), on_hold(), *exits(), *restores()]
+    return [*found.values(), waits_by_choice(), hangs(), on_hold(), *exits(), *restores(), *condemned()]
 
 
 def on_hold() -> RunState:
@@ -122,6 +122,37 @@ def hangs() -> RunState:
     ws = trained()
     ws.beat("w1", Flying.COMPUTING, still_s=LATER_S)
     return ws.state
+
+
+def condemned() -> Iterator[RunState]:
+    """A worker was told to die, since its GPU has failed, and has not ended yet."""
+
+    def fenced(ws: BareController, worker: str) -> RunState:
+        found = {"node": f"node-{worker}", "device": "GPU-1", "detail": "XID 94", "kind": FindingKind.XID}
+        ws.feed(ev.HardwareFinding(severity=Severity.RESTARTABLE, workers=(worker,), **found))
+        return ws.state
+
+    ws = BareController((1, 2))
+    ws.start()
+    ws.place("w0", "w1")
+    ws.park("w0")
+    yield fenced(ws, "w1")
+    ws = BareController(2)
+    ws.start()
+    ws.place("w0", "w1")
+    ws.die("w0")
+    yield ws.state
+    for replicas in ((1, 2), 2):
+        ws = BareController(replicas).run()
+        ws.break_("w0")
+        ws.answer("w0", 4)
+        yield fenced(ws, "w1")
+    ws = BareController((1, 3), policy=wait).run()
+    ws.die("w2")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    assert ws.phase is Phase.WAITING
+    yield fenced(ws, "w1")
 
 
 def restores() -> Iterator[RunState]:

@@ -140,6 +140,19 @@ def test_a_host_that_has_answered_and_does_not_any_more_is_out_of_reach():
     assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
 
 
+def test_a_clock_that_is_set_back_keeps_nobody_from_knocking_again():
+    ws = silent("w0", "w2")
+    told(ws)
+    ws.now_s -= 3600.0
+    wait(ws, "w0", "w2")
+    ws.tick(0.0)
+    given = []
+    for _ in range(4):
+        given += ws.tick(MISSED_S / 3)
+        wait(ws, "w0", "w2")
+    assert [one.workers for one in given if isinstance(one, cmd.Knock)] == [("w1",)]
+
+
 def test_an_answer_that_says_nothing_gives_no_time():
     """The driver was cut off itself, or it was over before anything was known."""
     ws = silent("w0", "w2")
