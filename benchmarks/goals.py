@@ -160,7 +160,7 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
     },
     "storm: steps committed": {
         "torchft": "it skips samples instead of waiting for anybody: a loss costs it a timeout and no work, and its "
-        "steps hold fewer samples (the storm's table); a step without faults takes us longer here (the clean run)",
+        "steps hold fewer samples (the storm's table); what a run makes that nothing befalls is told below",
         "torchrun": "it loses less than half of its time in such a storm, so that twice its steps are more than a run "
         "makes that nothing befalls",
         _EVERYBODY: "what we lose is said in the table of the storm's time",
