@@ -158,7 +158,7 @@ class Reducer:
             if param.requires_grad is not was_trainable:
                 raise StepMisuseError(
                     f"requires_grad of {self._names[param]} changed after session.prepare(model): freeze before it, or "
-                    "keep it trainable and give it to no optimizer"
+                    "keep it trainable, in a group with lr=0"
                 )
         self._is_active = True
         self._works, self._next, self._is_last, self._error = [], 0, False, None
@@ -316,7 +316,8 @@ class Reducer:
             raise StepMisuseError(f"the gradient of {self._names[param]} is sparse: use a dense one (sparse=False)")
         view = bucket.views[place]
         if local(grad).data_ptr() != view.data_ptr():
-            view.add_(local(grad))
+            with torch.no_grad():  # a new one of a DTensor may be a part of a sum yet: it becomes what the parameter is
+                bucket.grads[place].add_(grad)
             param.grad = bucket.grads[place]
 
     def _pump(self, force: bool = False) -> None:

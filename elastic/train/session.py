@@ -373,6 +373,7 @@ class Session(DataDoor):
         if replica.nccl is not None:
             with self.slow("loading NCCL"):
                 warm_up(replica.nccl, self._limits.collective_timeout_s)
+        replica.tracked.seal()
         self._has_arrived = True
         self._link.connect = self._ahead.connect
         self._page.note(Flying.AT_DOOR)

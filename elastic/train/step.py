@@ -204,6 +204,7 @@ class Step:
         replica = self._replica
         schedulers = listed(scheduler)
         replica.tracked.require(*optimizers, *schedulers, *([scaler] if scaler is not None else []))
+        replica.tracked.refuse_grown(optimizers)
         if replica.has_pending_notes():
             raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
         if scaler is not None and replica.width > 1 and not self.skipped:

@@ -2,7 +2,8 @@
 
 import copy
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from itertools import zip_longest
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -34,6 +35,7 @@ class Tracked:
 
     def __init__(self) -> None:
         self._objects: dict[str, Stateful] = {}
+        self._sizes: dict[int, list[int]] = {}  # of the groups of each optimizer, once the loop has begun
 
     def add(self, objects: dict[str, Any]) -> None:
         for name, thing in objects.items():
@@ -62,6 +64,22 @@ class Tracked:
                 raise StepMisuseError(
                     f"a {type(thing).__name__} is used in a step and not tracked, so joiners would not receive it: "
                     f"call session.track({type(thing).__name__.lower()}=...)"
+                )
+
+    def seal(self) -> None:
+        """The loop begins: from now on whoever joins loads optimizers of these groups."""
+        self._sizes = {id(one): _sizes(one) for one in self.optimizers}
+
+    def refuse_grown(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """
+        Raises:
+            StepMisuseError: the groups of one are others than at the start.
+        """
+        for one in optimizers:
+            if self._sizes.get(id(one), _sizes(one)) != _sizes(one):
+                raise StepMisuseError(
+                    f"the parameter groups of a {type(one).__name__} changed after the loop began, so joiners could "
+                    "not load them: give it all groups at the start, with lr=0 until they are wanted"
                 )
 
     def holds(self, model: torch.nn.Module) -> bool:
@@ -128,8 +146,27 @@ def _install(thing: Stateful, received: Any) -> bool:
         return _install_module(thing, received)
     if isinstance(thing, torch.optim.Optimizer):
         return _install_optimizer(thing, received)
-    thing.load_state_dict(received)
+    thing.load_state_dict(_like(thing.state_dict(), received))
     return False
+
+
+def _like(live: Any, received: Any) -> Any:
+    """What was received, on the devices, and in the kinds of dicts, of what is here: some keep what they are given."""
+    if isinstance(received, torch.Tensor):
+        return received.to(local(live).device) if isinstance(live, torch.Tensor) else received
+    if isinstance(received, dict):
+        known = live if isinstance(live, Mapping) else {}
+        made = {key: _like(known.get(key), value) for key, value in received.items()}
+        if not isinstance(live, dict) or type(live) is dict:
+            return made
+        kind = copy.copy(live)  # a Counter, a defaultdict
+        kind.clear()
+        kind.update(made)
+        return kind
+    if isinstance(received, list | tuple):
+        beside = live[: len(received)] if isinstance(live, list | tuple) else ()
+        return type(received)(_like(here, value) for here, value in zip_longest(beside, received))
+    return received
 
 
 def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> bool:
@@ -165,7 +202,7 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
                     if isinstance(value, torch.Tensor):
                         local(value).copy_(received["state"][index][key])
                     else:
-                        _state_of(optimizer, index)[key] = received["state"][index][key]
+                        _state_of(optimizer, index)[key] = _like(value, received["state"][index][key])
         for group, values in zip(optimizer.param_groups, received["param_groups"], strict=True):
             _set_group(group, values)
         return True
@@ -174,7 +211,14 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
         for key, value in entries.items():
             if isinstance(value, torch.Tensor):
                 _mend(_state_of(optimizer, index), key, value, params_of(optimizer)[index])
+            elif isinstance(value, dict | list | tuple):  # whose tensors were cast like others
+                held = _state_of(optimizer, index)
+                held[key] = _like(held[key], value)
     return is_plain and _is_held(optimizer, received)
+
+
+def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
@@ -192,6 +236,8 @@ def _set_group(group: dict[str, Any], values: dict[str, Any]) -> None:
                 live.copy_(value)
         elif key != "params":
             group[key] = copy.copy(value)
+        if key in group:
+            group[key] = group.pop(key)  # in the order received, which a digest sees
 
 
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -199,8 +245,14 @@ def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_held(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> bool:
-    """Whether it has kept the very tensors that were received, so that nobody needs to read them again to know."""
-    mine, theirs = tree.flatten(optimizer.state_dict()), tree.flatten(received)
+    """Whether it has kept the very tensors that were received, so that nobody needs to read them again to know.
+
+    What its groups have beside what was received is what torch gives to those of an older version.
+    """
+    live = optimizer.state_dict()
+    pairs_of_groups = zip(live["param_groups"], received["param_groups"], strict=True)
+    groups = [{key: one[key] for key in was if key in one} for one, was in pairs_of_groups]
+    mine, theirs = tree.flatten({**live, "param_groups": groups}), tree.flatten(received)
     pairs = zip(mine.tensors, theirs.tensors, strict=True)
     return mine.skeleton == theirs.skeleton and all(one.data_ptr() == other.data_ptr() for one, other in pairs)
 

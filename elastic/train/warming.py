@@ -8,15 +8,17 @@ from contextlib import contextmanager
 
 import torch
 
+from elastic.train.buffers import buffers_of
+
 
 @contextmanager
 def undone(model: torch.nn.Module) -> Iterator[None]:
-    """What is computed within leaves no gradients, and buffers and torch's random numbers as they were.
+    """What is computed within leaves no gradients; buffers of its state, and torch's random numbers, are as they were.
 
     Args:
         model: it is forwarded, and may be back-propagated; nobody updates it.
     """
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    buffers = {name: buffer.detach().clone() for name, buffer in buffers_of(model).items()}
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices):

@@ -10,6 +10,7 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.errors import StepMisuseError
 from elastic.train.flight import read_page
+from elastic.train.warming import undone
 from tests.effects.idiom import Training
 from tests.effects.solo import Solo
 
@@ -127,6 +128,15 @@ def test_what_is_compiled_before_the_loop_is_not_compiled_in_a_step_and_changes_
     assert cold[0] > 0 and warm[0] == 0, "compilations in steps"
     assert {remark for _, remark in backend.seen} == {"warming up"}
     assert all(map(torch.equal, warm[1], cold[1])) and torch.equal(warm[2], cold[2])
+
+
+def test_a_cache_that_grows_meanwhile_is_no_state_and_stays():
+    model = torch.nn.BatchNorm1d(2)
+    model.register_buffer("cache", torch.zeros(1), persistent=False)
+    with undone(model):
+        model(torch.ones(3, 2))
+        model.cache = torch.zeros(4)
+    assert len(model.cache) == 4 and model.num_batches_tracked == 0
 
 
 def test_warming_up_has_its_place(solo):

@@ -3,6 +3,7 @@
 import copy
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -165,6 +166,16 @@ def test_gradients_set_to_none_by_the_user_are_kept(kind):
     wanted = single(kind, 5)
     for found in reduced(kind, 5, 3, 64, forget=lambda model: model.zero_grad(set_to_none=True)):
         assert_same(found, wanted)
+
+
+def test_a_new_gradient_that_is_yet_to_be_summed_in_its_replica_is_added_as_its_kind_has_it():
+    """A DTensor's may be a part of a sum (tensor parallelism), which only the DTensor knows."""
+    added = []
+    bucket = SimpleNamespace(views=[torch.zeros(2)], grads=[SimpleNamespace(add_=added.append)])
+    grad = SimpleNamespace(is_sparse=False, to_local=lambda: torch.ones(2))
+    param = SimpleNamespace(grad=grad)
+    Reducer._take_back(SimpleNamespace(), param, grad, bucket, 0)
+    assert added == [grad] and param.grad is bucket.grads[0]
 
 
 def test_a_parameter_used_elsewhere_has_a_gradient_of_zeros_on_its_own_replica_before_the_sum():

@@ -384,6 +384,19 @@ def test_a_loop_that_was_left_may_be_taken_up_again(solo):
     assert_like_a_plain_loop(solo.run(train_fn))
 
 
+def test_parameter_groups_that_grow_in_the_loop_are_refused_since_joiners_could_not_load_them(solo):
+    def train_fn(session):
+        training = Training(session)
+        for step in training.steps():
+            with step:
+                training.compute(step)
+                training.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+                training.apply(step)
+
+    told = raised(solo.run(train_fn), "StepMisuseError")
+    assert "the parameter groups of a SGD changed after the loop began" in told and "with lr=0" in told
+
+
 def test_an_object_without_state_is_not_tracked(solo):
     def train_fn(session):
         with pytest.raises(NotStatefulError, match=r"session.track\(counter=int\(...\)\)"):

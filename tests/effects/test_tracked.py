@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from elastic.errors import NotStatefulError, StepMisuseError
+from elastic.train import tree
 from elastic.train.tracked import Tracked
 from elastic.train.tree import Flat
 
@@ -372,3 +373,91 @@ def test_a_model_is_held_only_with_the_buffers_of_its_state():
     assert tracked.holds(model)
     model.register_buffer("cache", torch.zeros(1), persistent=False)
     assert tracked.holds(model), "each process makes it for itself"
+
+
+class Scheduled:
+    """An optimizer whose rate follows one schedule after the other."""
+
+    def __init__(self, steps):
+        self.optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=LR)
+        first = torch.optim.lr_scheduler.LinearLR(self.optimizer)
+        then = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [1, 2])
+        self.scheduler = torch.optim.lr_scheduler.SequentialLR(self.optimizer, [first, then], milestones=[2])
+        self.tracked = Tracked()
+        self.tracked.add({"optimizer": self.optimizer, "scheduler": self.scheduler})
+        self.rates = [self.step() for _ in range(steps)]
+
+    def step(self):
+        self.optimizer.step()
+        self.scheduler.step()
+        return self.optimizer.param_groups[0]["lr"]
+
+
+def test_a_schedule_within_a_schedule_goes_on_as_it_was():
+    """Its milestones are a Counter, and who is given a plain dict instead fails when it comes to them."""
+    giver, taker = Scheduled(1), Scheduled(0)
+    flat = giver.tracked.flatten()
+    taker.tracked.install(flat.skeleton, [tensor.clone() for tensor in flat.tensors])
+    assert [taker.step() for _ in range(4)] == [giver.step() for _ in range(4)]
+
+
+class Shadow:
+    """Keeps what it is given, as averages of weights do."""
+
+    def __init__(self, device):
+        self.weights = {"of": [torch.ones(2, device=device)], "none": None}
+
+    def state_dict(self):
+        return self.weights
+
+    def load_state_dict(self, state):
+        self.weights = state
+
+
+def test_what_is_kept_as_it_was_given_is_on_its_device():
+    tracked, shadow = Tracked(), Shadow("meta")
+    tracked.add({"shadow": shadow})
+    given = tree.flatten({"shadow": {"of": [torch.zeros(2), torch.zeros(3)], "none": 1}})
+    tracked.install(given.skeleton, given.tensors)
+    (first, new), told = shadow.weights["of"], shadow.weights["none"]
+    assert (first.device.type, new.device.type, told) == ("meta", "cpu", 1)
+
+
+class Preconditioned(torch.optim.SGD):
+    """Keeps float32 matrices of bfloat16 parameters in a list."""
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            self.state[p].setdefault("factors", [torch.zeros(2, 2), torch.zeros(3)])[0].add_(1 / 3)
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["joiner", "late"])
+def test_tensors_in_lists_of_an_optimizers_state_keep_their_bits(steps):
+    def trained(steps):
+        weight = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+        optimizer, tracked = Preconditioned([weight], lr=LR), Tracked()
+        tracked.add({"optimizer": optimizer})
+        for _ in range(steps):
+            optimizer.step()
+        return tracked
+
+    giver, taker = trained(2), trained(steps)
+    flat = giver.flatten()
+    taker.install(flat.skeleton, [tensor.clone() for tensor in flat.tensors])
+    assert taker.digests() == giver.digests()
+
+
+def test_an_optimizer_of_an_older_torch_is_taken_over():
+    """Its groups lack what later versions know, and get it from torch."""
+    giver, taker = Objects(1, steps=2), Objects(2, steps=0)
+    state = giver.optimizer.state_dict()
+    for group in state["param_groups"]:
+        del group["decoupled_weight_decay"]
+    flat = tree.flatten({"optimizer": state})
+    assert taker.tracked.install(flat.skeleton, [tensor.clone() for tensor in flat.tensors]) == []
+    mine, theirs = taker.optimizer.state_dict(), giver.optimizer.state_dict()
+    assert tree.digest(tree.flatten({"of": mine["state"]})) == tree.digest(tree.flatten({"of": theirs["state"]}))
+    assert all(group["decoupled_weight_decay"] for group in mine["param_groups"])
+    late = Objects(3, steps=2)
+    late.tracked.install(*parts(taker))
+    assert late.tracked.digests(["optimizer"]) == taker.tracked.digests(["optimizer"])
