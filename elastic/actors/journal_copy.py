@@ -3,6 +3,7 @@
 A driver that begins on another machine has the lives before it from there.
 """
 
+import json
 import logging
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class JournalCopy(Copying):
         self._path, self._store, self._run, self._incarnation = path, store, run, incarnation
         self._number, self._merged_at = 0, -_MERGED_EVERY
         self._copied_bytes: int | None = None  # not known yet
+        self._is_over = False
         super().__init__("elastic-journal", period_s)
 
     def copy(self) -> None:
@@ -50,7 +52,7 @@ class JournalCopy(Copying):
             if self._copied_bytes is None:
                 there = end_of(self._store, self._run)  # of another line of lives it may be further than ours
                 self._copied_bytes = there if self._number else min(there, self._before_bytes)
-            while text := next_lines(self._path, self._copied_bytes):
+            while not self._is_over and (text := self._own(next_lines(self._path, self._copied_bytes))):
                 segment = Segment(self._copied_bytes, text.decode(errors="replace"))
                 self._store.create(Keys(self._run).journal(self._incarnation, self._number), encoded([segment]))
                 self._number, self._copied_bytes = self._number + 1, self._copied_bytes + len(text)
@@ -62,6 +64,16 @@ class JournalCopy(Copying):
         else:
             self._merge_now_and_then()
 
+    def _own(self, text: bytes) -> bytes:
+        """Up to where a newer driver has opened the journal: it copies its lines itself, as those of its life."""
+        own = b""
+        for line in text.splitlines(keepends=True):
+            if b'"Settings"' in line and _life_of(line) > self._incarnation:
+                self._is_over = True
+                break
+            own += line
+        return own
+
     def _merge_now_and_then(self) -> None:
         if self._is_closed or self._number - self._merged_at < _MERGED_EVERY:
             return
@@ -70,6 +82,12 @@ class JournalCopy(Copying):
             merge(self._store, self._run, self._incarnation)
         except (ElasticError, OSError, ValueError) as error:
             log.warning("the journal's segments are not merged now, and are tried again: %s", error)
+
+
+def _life_of(line: bytes) -> int:
+    """Which life begins with this line; 0: none does."""
+    told = json.loads(line)
+    return int(told["incarnation"]) if told.get("life") == "Settings" else 0
 
 
 def fetch_journal(path: Path, store: Store, run: str) -> bool:

@@ -106,6 +106,23 @@ def test_a_journal_that_is_further_than_this_one_hides_no_line_of_this_life(tmp_
     assert newest_life(tmp_path / "there") == 2
 
 
+def test_a_driver_that_stood_still_copies_no_line_of_its_successor(tmp_path: Path) -> None:
+    """They write to one file, and each line of the second life would be there twice."""
+    store, journal = DirectoryStore(tmp_path / "store"), Journal(tmp_path / "here")
+    journal.settings(1.0, RUN, 1, ())
+    journal.write([line_of("event", 1.0, stable(0))])
+    first = journal.path.stat().st_size
+    second = Journal(tmp_path / "here")
+    second.settings(2.0, RUN, 2, ())
+    second.write([line_of("event", 2.0, stable(1))])
+    JournalCopy(journal.path, store, RUN, 1, period_s=SOON_S, before_bytes=0).close()
+    JournalCopy(journal.path, store, RUN, 2, period_s=SOON_S, before_bytes=first).close()
+    for one in (journal, second):
+        one.close()
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()
+
+
 def test_it_is_copied_while_it_is_written(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     journal = Journal(tmp_path)
