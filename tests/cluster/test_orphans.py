@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util import placement_group_table
 
 from elastic.actors.replica import end_replicas
+from elastic.actors.slots import gang_of
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.train.flight import PAGES, page_path
 from tests.cluster import training
@@ -37,7 +39,7 @@ if __name__ == "__main__":
     store = {"persistent": str(folder / "store"), "persistent_interval": elastic.Interval(seconds=1000)}
     elastic.fit(
         train_fn,
-        scaling=elastic.Scaling(num_dp_replicas=1, workers_per_replica=2, num_nodes_per_dp=nodes),
+        scaling=elastic.Scaling(num_dp_replicas=(1, int(sys.argv[6])), workers_per_replica=2, num_nodes_per_dp=nodes),
         limits=elastic.Limits(orphan_lease_s=5),
         checkpoint=elastic.Checkpoint(
             local_interval=elastic.Interval(steps=1),
@@ -55,10 +57,15 @@ if __name__ == "__main__":
 
 @contextmanager
 def orphaned(
-    hosts: Any, folder: Path, bytes_per_s: float = 0.0, memory_lease_s: float = 3600.0, nodes: int = 1
+    hosts: Any,
+    folder: Path,
+    bytes_per_s: float = 0.0,
+    memory_lease_s: float = 3600.0,
+    nodes: int = 1,
+    replicas: int = 1,
 ) -> Iterator[tuple[Vault, set[int]]]:
     """Two workers whose driver was killed after its first durable step; where that is, and their pids."""
-    arguments = [str(one) for one in (folder, hosts.address, bytes_per_s, memory_lease_s, nodes)]
+    arguments = [str(one) for one in (folder, hosts.address, bytes_per_s, memory_lease_s, nodes, replicas)]
     process = training.start_python(SCRIPT, folder, *arguments)
     vault, deadline_s = open_vault(str(folder / "store"), folder.name), time.monotonic() + 60
     try:
@@ -121,6 +128,23 @@ def test_the_upload_of_a_mate_goes_on_when_another_one_is_killed(hosts: Any, tmp
             assert time.monotonic() < deadline_s, "what they held is not durable"
             time.sleep(0.1)
         assert not page.exists(), "who left last took no page of the other's away"
+
+
+def test_slots_that_a_dead_driver_waited_for_are_not_given_to_it(hosts: Any, tmp_path: Path) -> None:
+    """What orphans free goes to whoever waits for it, and nobody drives these any more."""
+    with orphaned(hosts, tmp_path, replicas=20) as (_, pids):
+        assert "PENDING" in groups_of(tmp_path.name), "there was room for all"
+        assert wait_until_gone(pids, 90) == set()
+        deadline_s = time.monotonic() + 30
+        while left := groups_of(tmp_path.name):
+            assert time.monotonic() < deadline_s, left
+            time.sleep(0.1)
+
+
+def groups_of(run: str) -> list[str]:
+    """How the slots of a run stand that are not given back."""
+    groups = [group for group in placement_group_table().values() if gang_of(group["name"], run) is not None]
+    return [group["state"] for group in groups if group["state"] != "REMOVED"]
 
 
 def test_what_orphans_left_that_were_all_killed_goes_with_their_replica_actor(hosts: Any, tmp_path: Path) -> None:
