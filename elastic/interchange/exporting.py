@@ -6,7 +6,7 @@ Beside the tensors lies `state.json`: which commit it is, and the tree of all st
 import json
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -53,12 +53,17 @@ class Exported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
-    """A tree to be written: all of the state, or a shard of it. `own`: where to read it first."""
+    """A tree to be written: all of the state, or a shard of it.
+
+    Attributes:
+        own: where to read it first. names: of tensors, by path, as the state_dict of their object has them.
+    """
 
     prefix: str
     skeleton: bytes
     wants: tuple[Want, ...]
     own: int
+    names: Mapping[str, str]
 
 
 def export(candidate: Candidate, to: Path, form: Format, effort: Effort | None = None) -> Exported:
@@ -93,13 +98,12 @@ def export(candidate: Candidate, to: Path, form: Format, effort: Effort | None =
         partial.replace(to)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    wants = [want for section in sections for want in section.wants]
     return Exported(
         to=str(to),
         format=form.value,
         step=candidate.commit.step,
-        tensors=len(wants),
-        nbytes=sum(_named("", want).nbytes for want in wants),
+        tensors=sum(len(section.wants) for section in sections),
+        nbytes=sum(_named(section, want).nbytes for section in sections for want in section.wants),
         whole=len(sections) == 1,
         read=tuple(reports),
     )
@@ -121,7 +125,8 @@ def _section(prefix: str, manifest: Manifest, is_whole: bool) -> _Section:
         for entry, box in zip(manifest.entries, boxes, strict=True)
     )
     skeleton = tree.reshaped(manifest.skeleton.encode(), [extent(box) for box in boxes])
-    return _Section(prefix=prefix, skeleton=skeleton, wants=wants, own=manifest.shard)
+    names = {slot.path: ".".join(slot.keys[1:]) for slot in tree.slots(skeleton)}
+    return _Section(prefix=prefix, skeleton=skeleton, wants=wants, own=manifest.shard, names=names)
 
 
 def _fetch(
@@ -175,7 +180,7 @@ def _write_safetensors(
         for name, group in groupby(section.wants, key=lambda want: want.path.split("/")[1]):
             wants = sorted(group, key=lambda want: -getattr(torch, want.dtype).itemsize)
             with (place / f"{checked_name(name, 'a tracked object')}.safetensors").open("wb") as file:
-                write_header(file, [_named(name, want) for want in wants], metadata)
+                write_header(file, [_named(section, want) for want in wants], metadata)
                 for batch in _batches(wants):
                     tensors, told = _fetch(candidate, section, batch, effort)
                     reports += told
@@ -184,16 +189,16 @@ def _write_safetensors(
     return reports
 
 
-def _named(name: str, want: Want) -> Named:
+def _named(section: _Section, want: Want) -> Named:
     """The tensor under the key that its object's state_dict has for it; nested keys are joined by dots."""
-    return Named(want.path[len(name) + 2 :].replace("/", "."), want.dtype, extent(want.box))
+    return Named(section.names[want.path], want.dtype, extent(want.box))
 
 
 def _batches(wants: Sequence[Want]) -> Iterator[list[Want]]:
     batch: list[Want] = []
     total = 0
     for want in wants:
-        nbytes = _named("", want).nbytes
+        nbytes = Named("", want.dtype, extent(want.box)).nbytes
         if batch and total + nbytes > _BATCH_BYTES:
             yield batch
             batch, total = [], 0

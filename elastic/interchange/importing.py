@@ -7,7 +7,7 @@ accepted, and what else a checkpoint pickles is read by torch's restricted unpic
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,20 +156,19 @@ def _read_exported(path: Path, files: list[Path]) -> Any:
         held = {("", name): one for name, one in _tensors_of_dcp(path, _metadata(path)).items()}
     tensors = []
     for slot in tree.slots(skeleton):
-        tensor = held.pop(_name_in(files, slot.path), None)  # each is of one place in the tree
+        tensor = held.pop(_name_in(files, slot.keys), None)  # each is of one place in the tree
         if tensor is None or (tuple(tensor.shape), str(tensor.dtype)) != (slot.shape, f"torch.{slot.dtype}"):
             raise CorruptError(f"{path}: there is no such tensor as {STATE_FILE} tells of at {slot.path}")
         tensors.append(tensor)
     return tree.unflatten(skeleton, tensors)
 
 
-def _name_in(files: list[Path], path: str) -> tuple[str, str]:
+def _name_in(files: list[Path], keys: Sequence[str]) -> tuple[str, str]:
     """The tracked object, which has a file of its own, and what that calls the tensor; in a DCP directory the latter.
 
     Objects may have dots in their names: `b.weight` of `a` is not `weight` of `a.b`.
     """
-    of, _, rest = path[1:].partition("/")
-    return (of, rest.replace("/", ".")) if files else ("", path[1:].replace("/", "."))
+    return (keys[0], ".".join(keys[1:])) if files else ("", ".".join(keys))
 
 
 class _Names(pickle.Unpickler):

@@ -24,11 +24,12 @@ _SCALARS = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor goes: its path, dtype and shape."""
+    """Where a tensor goes: its path, and the keys that it is made of, dtype and shape."""
 
     path: str
     dtype: str
     shape: tuple[int, ...]
+    keys: tuple[str, ...] = ()
 
     def empty(self) -> torch.Tensor:
         """Memory for it, on the CPU."""
@@ -63,7 +64,7 @@ def flatten(tree: Any) -> Flat:
 
 def slots(skeleton: bytes) -> list[Slot]:
     """The tensors that a skeleton expects, in order."""
-    return list(_slots(json.loads(skeleton), ""))
+    return list(_slots(json.loads(skeleton), ()))
 
 
 def keys(skeleton: bytes) -> tuple[str, ...]:
@@ -158,16 +159,16 @@ def _key(key: Any, path: str) -> Any:
     raise StateError(f"a key of the state at {path or '/'} is a {type(key).__name__}: only strings and numbers travel")
 
 
-def _slots(node: Any, path: str) -> Iterator[Slot]:
+def _slots(node: Any, keys: tuple[str, ...]) -> Iterator[Slot]:
     ((kind, body),) = node.items()
     if kind == "tensor":
-        yield Slot(path, body[0], tuple(body[1]))
+        yield Slot("".join(f"/{key}" for key in keys), body[0], tuple(body[1]), keys)
     elif kind == "dict":
         for key, child in body:
-            yield from _slots(child, f"{path}/{key}")
+            yield from _slots(child, (*keys, str(key)))
     elif kind in ("list", "tuple"):
         for i, child in enumerate(body):
-            yield from _slots(child, f"{path}/{i}")
+            yield from _slots(child, (*keys, str(i)))
 
 
 def _tensor_nodes(node: Any) -> Iterator[list[Any]]:

@@ -278,6 +278,18 @@ def test_what_safetensors_cannot_hold_is_refused(tmp_path):
         export(of(clash)[0], tmp_path / "out", Format.SAFETENSORS)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_name_with_a_slash_is_kept(tmp_path, form):
+    """torch forbids but dots in the names of modules."""
+    giver, taker = [nn.ModuleDict({"enc/0": nn.Linear(3, 2)}) for _ in range(2)]
+    export(of(Shelf([shard_of({"model": giver.state_dict()})]))[0], tmp_path / "out", form)
+    if form is Format.SAFETENSORS:
+        assert read_file(tmp_path / "out/model.safetensors").keys() == giver.state_dict().keys()
+    manifest, payload = import_checkpoint(tmp_path / "out", RUN)
+    restore(tracked(model=taker), *of(Shelf([(manifest, payload)])))
+    assert torch.equal(giver["enc/0"].weight, taker["enc/0"].weight)
+
+
 # --- from others ---
 
 
