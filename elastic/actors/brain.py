@@ -49,6 +49,7 @@ class RayBrain:
         self._state, self._policy, self._token, self._heeds = state, policy, token, heeds
         self._cycles, self._was_heard = Cycles(), False
         self._late: GetTimeoutError | None = None
+        self._is_closed = False
         self._start(beside_driver=False)
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
@@ -65,6 +66,8 @@ class RayBrain:
                     self._cycles.spare()
                 return commands, self._state
             except _GONE as error:
+                if self._is_closed:  # a turn that was waited for in vain when the run ended
+                    raise
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
                 ray.kill(self._actor)
                 lost += 1
@@ -108,6 +111,7 @@ class RayBrain:
             raise late
 
     def close(self) -> None:
+        self._is_closed = True
         self._cycles.seek()
         with contextlib.suppress(RayError):  # its last lines
             self._asked(_LAST_S)

@@ -89,6 +89,16 @@ def test_who_was_waited_for_in_vain_is_not_waited_for_once_more(monkeypatch):
     assert [lost is not None for lost in waits] == [True, False] and actors.beside == [False, True]
 
 
+def test_none_is_started_once_the_run_is_over(monkeypatch):
+    """A turn may be under way still, which nobody waits for any more."""
+    ray_brain, actors = started(monkeypatch)
+    ray_brain.close()
+    actors.lose(ActorDiedError())
+    with pytest.raises(ActorDiedError):
+        ray_brain.observe([(0.0, ev.Tick())])
+    assert actors.beside == [False]
+
+
 def test_too_many_in_a_row_end_the_run(monkeypatch):
     ray_brain, _ = started(monkeypatch, *[ActorUnschedulableError("its node is dead")] * 4)
     with pytest.raises(ElasticError, match="3 supervisors in a row ended, or did not answer within 30 s"):
