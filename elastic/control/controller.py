@@ -20,6 +20,7 @@ from elastic.control.care import KEPT
 from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.corruption import condemn, corrupt, note_vote
 from elastic.control.deadlines import (
+    ask_again,
     discount_absence,
     nodes_missing,
     tick_finishing,
@@ -96,6 +97,8 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
         handler(turn, event)
         if isinstance(event, ev.Tick) and turn.state.phase not in (Phase.FINISHING, Phase.ENDED):
             tend(turn)
+        if isinstance(event, ev.Tick):
+            ask_again(turn)
         prune(turn)
     return Decision(turn.state, tuple(turn.commands))
 

@@ -22,6 +22,7 @@ from elastic.control.watching import fence_the_stopped, gets_on, watch_forming, 
 _COUNTS_S = 0.1  # of a longer pause: so waits end, too, where each of many turns comes late
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
 _ASKED_AFTER_S = 1.0
+_WAITS_FOR_CONTACT = (Phase.FREEZING, Phase.WAITING, Phase.FINISHING)
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
 
 
@@ -91,17 +92,16 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
         for member in turn.many(turn.tally.by_rank(turn.tally.late)):
             _press(turn, member, waited_s)
     settle(turn, is_tick=True)
-    if turn.state.phase is Phase.FREEZING:
-        _ask_again(turn)
 
 
-def _ask_again(turn: Turn) -> None:
+def ask_again(turn: Turn) -> None:
     """Contact that comes back is known by an answer, and what was asked when it was lost may have reached nobody.
 
-    More and more rarely: whoever is gone for good is proven dead, or left behind, by and by.
+    More and more rarely: whoever is gone for good is proven dead, or left behind, by and by. To be asked at the end of a
+    tick, which may have formed the next generation.
     """
     lost = [member for member in turn.out_of_contact() if member.restoring is None]
-    if not lost:
+    if not lost or turn.state.phase not in _WAITS_FOR_CONTACT:
         return
     state, oldest_s = turn.state, min(member.since_s for member in lost)
     if turn.attended_s - max(state.asked_s, oldest_s) < max(_ASKED_AFTER_S, (turn.attended_s - oldest_s) / 4):
@@ -179,7 +179,6 @@ def _doubt_absent_joiners(turn: Turn) -> None:
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:
     expire_leaving(turn)
     fence_the_stopped(turn)
-    _ask_again(turn)
     limit_s = turn.settings.limits.finish_timeout_s
     is_late = turn.waited_s() > limit_s
     for member in turn.state.members if is_late else ():
@@ -216,8 +215,6 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     is_waiting = turn.state.phase is Phase.WAITING and not is_restoring and turn.state.care.hold is None
     if is_waiting and turn.waited_s() > turn.settings.limits.jobset_downtime_threshold_s:
         turn.fail_below_minimum()
-    elif turn.state.phase is Phase.WAITING:
-        _ask_again(turn)
 
 
 def _past_their_lease(turn: Turn) -> list[WorkerRecord]:

@@ -54,6 +54,16 @@ def test_contact_that_is_lost_in_a_pause_costs_nobody_its_life():
     assert ws.phase is Phase.FORMING and set(ws.members) == {"w0", "w1"}
 
 
+def test_nobody_is_asked_of_a_generation_that_the_same_tick_has_replaced():
+    ws = BareController((1, 2)).run()
+    ws.feed(ev.PauseAsked(for_s=1.0))
+    for worker in ("w0", "w1"):
+        ws.answer(worker, 3)
+    ws.lose("w1")
+    ws.tick(after_s=1.1)
+    assert ws.phase is Phase.FORMING and ws.members == ["w0"] and ws.given(cmd.Freeze) == []
+
+
 def test_contact_that_is_lost_after_the_last_step_is_no_death():
     ws = BareController(2).run()
     ws.end_loop("w0")
