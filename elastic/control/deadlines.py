@@ -97,7 +97,7 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
 def ask_again(turn: Turn) -> None:
     """Contact that comes back is known by an answer, and what was asked when it was lost may have reached nobody.
 
-    More and more rarely: whoever is gone for good is proven dead, or left behind, by and by. To be asked at the end of a
+    More and more rarely: whoever is gone for good is proven dead, or left behind, by and by. Comes at the end of a
     tick, which may have formed the next generation.
     """
     lost = [member for member in turn.out_of_contact() if member.restoring is None]
