@@ -44,7 +44,6 @@ class JournalCopy(Copying):
         self._path, self._store, self._run, self._incarnation = path, store, run, incarnation
         self._number, self._merged_at = 0, -_MERGED_EVERY
         self._copied_bytes: int | None = None  # not known yet
-        self._is_over = False
         super().__init__("elastic-journal", period_s)
 
     def copy(self) -> None:
@@ -52,7 +51,7 @@ class JournalCopy(Copying):
             if self._copied_bytes is None:
                 there = end_of(self._store, self._run)  # of another line of lives it may be further than ours
                 self._copied_bytes = there if self._number else min(there, self._before_bytes)
-            while not self._is_over and (text := self._own(next_lines(self._path, self._copied_bytes))):
+            while text := self._own(next_lines(self._path, self._copied_bytes)):
                 segment = Segment(self._copied_bytes, text.decode(errors="replace"))
                 self._store.create(Keys(self._run).journal(self._incarnation, self._number), encoded([segment]))
                 self._number, self._copied_bytes = self._number + 1, self._copied_bytes + len(text)
@@ -69,7 +68,6 @@ class JournalCopy(Copying):
         own = b""
         for line in text.splitlines(keepends=True):
             if b'"Settings"' in line and _life_of(line) > self._incarnation:
-                self._is_over = True
                 break
             own += line
         return own
@@ -86,7 +84,10 @@ class JournalCopy(Copying):
 
 def _life_of(line: bytes) -> int:
     """Which life begins with this line; 0: none does."""
-    told = json.loads(line)
+    try:
+        told = json.loads(line)
+    except ValueError:  # who was killed on the way has left a part of it
+        return 0
     return int(told["incarnation"]) if told.get("life") == "Settings" else 0
 
 

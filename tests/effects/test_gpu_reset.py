@@ -63,7 +63,7 @@ def test_who_has_left_has_its_gpu_until_its_process_has_ended(smi, tmp_path):
         assert resetting.result() == "" and told.exists()
     finally:
         worker.kill()
-        worker.wait()
+        worker.wait(LONG_S)
         monitor.close()
 
 

@@ -15,7 +15,7 @@ from elastic.train import data as data_module
 from elastic.train.data import make_batches
 from elastic.train.session import get_session
 from tests.effects.conftest import LATE_NEWS_S
-from tests.effects.idiom import BATCH, STEPS, Numbers, Training, assert_like_a_plain_loop, raised, trained
+from tests.effects.idiom import BATCH, STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
 
 # --- what is refused ---
 
@@ -385,15 +385,10 @@ def test_a_loop_that_was_left_may_be_taken_up_again(solo):
 
 
 def test_parameter_groups_that_grow_in_the_loop_are_refused_since_joiners_could_not_load_them(solo):
-    def train_fn(session):
-        training = Training(session)
-        for step in training.steps():
-            with step:
-                training.compute(step)
-                training.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-                training.apply(step)
+    def grow(step, training):
+        training.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 
-    told = raised(solo.run(train_fn), "StepMisuseError")
+    told = raised(solo.run(trained(once(0, "reduced", grow))), "StepMisuseError")
     assert "the parameter groups of a SGD changed after the loop began" in told and "with lr=0" in told
 
 
