@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from elastic.ledger.model import Category, Injected
-from elastic.ledger.stretch import Shape, Step, Stretch, Usual
+from elastic.ledger.stretch import ANY_PART, Shape, Step, Stretch, Usual
 
 _STRETCH_S = 10.0
 _STRETCHES = 1000  # about: with a run, its stretches grow longer
@@ -295,7 +295,8 @@ class Book:
         last = self.stretches[-1] if self.stretches else None
         is_late = last is not None and step.committed_s < last.end_s
         into, took_s = self._insert(step) if is_late else self._append(step, last)
-        says_nothing = step.is_first or step.is_skipped or took_s <= 0  # of how long such steps take
+        # Of how long such steps take.
+        says_nothing = step.is_first or step.is_skipped or took_s <= 0 or step.part == ANY_PART
         into.places.append(-1 if says_nothing else self.usual.setdefault(step.shape, Usual()).add(took_s))
         self.see(step.committed_s)
 
@@ -316,7 +317,7 @@ class Book:
             incarnation=step.incarnation,
             generation=step.generation,
             replicas=step.replicas,
-            shape=step.shape,
+            samples=step.samples,
             first=step.number,
             has_newcomers=step.is_first,
             cause=cause,
@@ -355,7 +356,8 @@ class Book:
 
     def pace_s(self, stretch: Stretch, place: int) -> float:
         """How long the steps around this one of a stretch took, as a rule; 0: it is not to be compared."""
-        return self.usual[stretch.shape].pace_s(stretch.places[place]) if stretch.places[place] >= 0 else 0.0
+        usual, at = self.usual.get(stretch.shape_of(place)), stretch.places[place]
+        return usual.pace_s(at) if usual is not None and at >= 0 else 0.0
 
     def go_back(self, to_step: int, incident: int | None) -> None:
         """The run goes on from an older step: what was done after it was done for nothing."""
@@ -374,5 +376,15 @@ class Book:
         known = self.usual.get(shape) if shape is not None else None
         if known is not None and known.steps >= 3:
             return known.seconds
-        most = max(self.usual.values(), key=lambda one: one.steps, default=None)
+        part = min(shape[1], 0) if shape is not None else 0
+        alike = [one for key, one in self.usual.items() if min(key[1], 0) == part]
+        most = max(alike, key=lambda one: one.steps, default=None)
         return most.seconds if most is not None else 0.0
+
+    def usual_update_s(self, shape: Shape | None = None) -> float:
+        """How long an update takes, on the mean of those of a step of this shape; see `usual_s`."""
+        whole = {key: one for key, one in self.usual.items() if key[1] >= 0}
+        most = max(whole, key=lambda key: whole[key].steps, default=None)
+        replicas = shape[0] if shape is not None else most[0] if most is not None else 0
+        parts_s = [one.seconds for (count, part), one in self.usual.items() if part < 0 and count == replicas]
+        return (self.usual_s(shape if shape is not None else most) + sum(parts_s)) / (1 + len(parts_s))

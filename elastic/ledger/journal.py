@@ -10,7 +10,7 @@ from elastic.control.values import IncidentClass
 from elastic.errors import SettingError
 from elastic.ledger.book import PLANNED_STOP, RAISED, Book, Entry, Mark, Sensed
 from elastic.ledger.model import Category, Injected
-from elastic.ledger.stretch import Step
+from elastic.ledger.stretch import ANY_PART, Step
 
 Line = Mapping[str, Any]
 
@@ -45,6 +45,7 @@ class JournalReader:
         self._cause: int | None = None  # what all of a new life follows from, until it trains
         self._incidents: dict[int, Entry] = {}  # of this life, by its numbers
         self._open, self._before = dict[int, Entry](), set[int]()  # may go on; those that this generation followed
+        self._update, self._part = -1, 0  # the last that was told of
         self._noticed_s: dict[str, float] = {}  # by worker and node that will be lost
         self._planned: Entry | None = None
         self._raised: Entry | None = None
@@ -184,6 +185,7 @@ class JournalReader:
         self._members = tuple(member["worker"] for member in view["members"])
         if view["bootstrap"] or view["restored"]:
             self._book.go_back(view["resume"]["step"], self._current(at_s))
+            self._update, self._part = view["resume"]["step"], 0  # whole steps alone are saved
         self._forks = [(one["incarnation"], one["generation"], one["step"]) for one in view["forks"]]
         self._size(len(self._members) // view.get("width", 1), at_s)
         self._book.groups[group] = (self._current(at_s), self._book.short_by)
@@ -342,13 +344,15 @@ class JournalReader:
         if any(commit["step"] > step and place < (life, number) for life, number, step in self._forks):
             return
         is_first = self._is_first and commit["generation"] == self._generation
-        if is_first:
+        part = self._part_of(commit["step"], report)
+        if is_first and not part:  # each optimizer of a step may compile in its own update
             self._is_first = False
             for name in self._members:
                 self._worker(name).has_stepped = True
         self._book.step(
             Step(
                 number=commit["step"],
+                part=part,
                 incarnation=commit["incarnation"],
                 generation=commit["generation"],
                 attempt=commit["attempt"],
@@ -367,6 +371,13 @@ class JournalReader:
                 is_skipped=bool(report.get("skipped")),
             )
         )
+
+    def _part_of(self, number: int, report: Line) -> int:
+        """Which update of its step it is, 0 for the last one: only with that its samples are told."""
+        before = self._part if number == self._update + 1 else ANY_PART
+        part = min(before + 1, ANY_PART) if not report["samples"] else 0
+        self._update, self._part = number, part
+        return part
 
     def _noted(self, line: Line, at_s: float) -> None:
         if line["seconds"] > 0:

@@ -80,7 +80,7 @@ class Ledger:
         for span in spans:
             sums.add(span, begin_s, end_s)
         saved, loaded = (_then(told, begin_s, end_s) for told in (book.saved, book.loaded))
-        steps = sums.steps(book.usual_s(), max(saved, default=None), loaded)
+        steps = sums.steps(book.usual_update_s(), max(saved, default=None), loaded)
         return Account(
             run=book.run,
             run_begin_s=whole[0],

@@ -142,7 +142,8 @@ class Steps:
     Attributes:
         kept: committed, and part of the history that counts. redone: committed, and lost again. broken: attempts that
             were lost in the middle. last: -1 before any.
-        usual_s: how long a step takes this run at its most frequent size, at its best for a while; 0 before any.
+        usual_s: how long a step takes this run at its most frequent size, at its best for a while; 0 before any. Of
+            steps in phases, their updates' mean.
         saved: the last that a checkpoint tier below the memory of one worker held whole; loaded: those restored from.
     """
 

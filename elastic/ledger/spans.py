@@ -15,7 +15,7 @@ from typing import NamedTuple
 from elastic.ledger.book import REPEATED_STEPS, SLOW_STEPS, STALLED_STEP, Book, Entry, Mark
 from elastic.ledger.causes import linked
 from elastic.ledger.model import Category, Span
-from elastic.ledger.stretch import Stretch
+from elastic.ledger.stretch import Shape, Stretch
 from elastic.ledger.waits import by_name, take, waits
 
 _SLOW, _SLOW_S = 1.5, 0.05  # times the usual, and by how much: less is how a step may be
@@ -128,7 +128,7 @@ class Judge:
 
     def _between(self, begin_s: float, end_s: float, before: Stretch, after: Stretch) -> Iterator[Piece]:
         """Steps that nobody could tell of any more, as long as they take; behind them, and a pause, somebody hung."""
-        usual_s, untold = self._book.usual_s(before.shape), max(0, after.first - before.last - 1)
+        usual_s, untold = self._book.usual_update_s(before.shape), max(0, after.first - before.last - 1)
         until_s = min(end_s, begin_s + (untold + 1) * _SLOW * usual_s) if usual_s else end_s
         yield Piece(begin_s, until_s, Category.PRODUCTIVE, before.short_by, before.replicas)
         if until_s < end_s:
@@ -140,7 +140,7 @@ class Judge:
 
     def _broken(self, begin_s: float, end_s: float, following: Mark, before: Stretch | None) -> Iterator[Piece]:
         """A failure ended it: first what was committed and never told, then the attempt in flight, then silence."""
-        usual_s = self._book.usual_s(before.shape if before is not None else None) or inf
+        usual_s = self._book.usual_update_s(before.shape if before is not None else None) or inf
         at_s = begin_s
         if before is not None and (untold := self._untold(before)) and usual_s < inf:
             at_s = min(end_s, begin_s + untold * usual_s)
@@ -163,7 +163,7 @@ class Judge:
         if before is None:
             yield Piece(begin_s, end_s, Category.COMPILATION if mark.is_new else Category.FORMING, mark.incident)
             return
-        until_s = min(end_s, begin_s + 2 * self._book.usual_s(before.shape) + _IN_FLIGHT_S)
+        until_s = min(end_s, begin_s + 2 * self._book.usual_update_s(before.shape) + _IN_FLIGHT_S)
         yield Piece(begin_s, until_s, Category.PRODUCTIVE, before.short_by, before.replicas)
         yield Piece(until_s, end_s, Category.DETECTING)
 
@@ -217,8 +217,8 @@ class Judge:
     def _judged(self, stretch: Stretch) -> Judged:
         """Kept as long as nothing that it follows from has changed."""
         book = self._book
-        usual_s = book.usual_s(stretch.shape)
-        usual, last = book.usual.get(stretch.shape), stretch.places[-1]
+        usual_s = {shape: book.usual_s(shape) for shape in stretch.shapes()}
+        usual, last = book.usual.get(stretch.shape_of(-1)), stretch.places[-1]
         known = usual.known(last) if usual is not None and last >= 0 else 0
         basis = (stretch.steps, usual_s, known, len(book.struck), book.notes, len(book.entries))
         if stretch.judged is None or stretch.judged[0] != basis:
@@ -227,14 +227,14 @@ class Judge:
         found: Judged = stretch.judged[1]
         return found
 
-    def _judge(self, stretch: Stretch, usual_s: float) -> Judged:
+    def _judge(self, stretch: Stretch, usual_by_shape_s: dict[Shape, float]) -> Judged:
         compilation_s, useful_s = 0.0, 0.0
         drag_s: dict[int, float] = {}
         stalled_s: dict[int, float] = {}
         noted, noted_s = waits(self._book.noted, stretch), dict[str, float]()
-        slow_s, least_s = (max(_SLOW * usual_s, usual_s + _SLOW_S), _DRAG * usual_s) if usual_s else (inf, inf)
         for place, core_s in enumerate(stretch.cores_s):
-            over_s = 0.0
+            over_s, usual_s = 0.0, usual_by_shape_s[stretch.shape_of(place)]
+            slow_s, least_s = (max(_SLOW * usual_s, usual_s + _SLOW_S), _DRAG * usual_s) if usual_s else (inf, inf)
             if not place and stretch.has_newcomers:
                 over_s = max(0.0, core_s - usual_s) if usual_s else 0.0
                 compilation_s += over_s
@@ -267,7 +267,7 @@ class Judge:
             for entry in book.entries:
                 if entry.kind == _STRAGGLER and self._is_of(stretch, entry.opened_s):
                     return entry.number
-        step, usual_s = stretch.first + place, book.usual_s(stretch.shape)
+        step, usual_s = stretch.first + place, book.usual_s(stretch.shape_of(place))
         why = f"step {step} took {core_s:.3g} s, where {usual_s:.3g} s is usual"
         if kind == SLOW_STEPS:
             return self._infer(kind, stretch, float(stretch.generation), begin_s + usual_s, why).number

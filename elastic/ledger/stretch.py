@@ -13,7 +13,10 @@ _WINDOW_STEPS = 16
 _EVERY = 4  # a window is looked at after so many steps
 _SUMS = ("data_s", "stall_s", "evaluation_s", "callback_s", "others_s", "repeated_s")  # of a stretch
 
-Shape = tuple[int, int]  # replicas, samples: steps of one shape take equally long, if nothing is in their way
+# Replicas, and samples: steps of one shape take equally long, if nothing is in their way. Of an update that is only
+# a part of its step, as an optimizer's of several: minus its place among them, from 1.
+Shape = tuple[int, int]
+ANY_PART = 16  # of which it is not known, or one of as many: it is compared with none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class Step:
         since_s: when it could begin: the commit of the one before, or the go. started_s: of the attempt that was kept.
         data_s, stall_s, evaluation_s, callback_s: of the time since then, waited for data, for snapshots, and spent on
             evaluation, and in callbacks. callbacks: seconds by callback. others: on whatever else was done in it.
+        part: of an update that is followed by another of the same step, its place among them, from 1.
         worker: that told of it.
         is_first: somebody in the group had never computed a step before. is_skipped: nobody applied it.
     """
@@ -34,6 +38,7 @@ class Step:
     attempt: int = 1
     replicas: int = 1
     samples: int = 0
+    part: int = 0
     since_s: float
     started_s: float
     committed_s: float
@@ -49,7 +54,7 @@ class Step:
 
     @property
     def shape(self) -> Shape:
-        return self.replicas, self.samples
+        return self.replicas, -self.part or self.samples
 
 
 class Usual:
@@ -90,7 +95,8 @@ class Stretch:
     """Steps of one generation, one after the other without a gap.
 
     Attributes:
-        first: number of the first of them. ends_s: commit of each. cores_s: what each took, less what is in the sums.
+        samples: of a step; 0 until one with samples is told of. first: number of the first of them.
+        ends_s: commit of each. cores_s: what each took, less what is in the sums. parts: which of its step each is.
         places: of each among those of its shape; -1: it is the first of somebody.
         data_s, stall_s, evaluation_s, callback_s, others_s, repeated_s: sums; the last is of attempts within a
             generation that were not kept. callbacks, others: seconds as told, by callback, and by what else was done.
@@ -104,10 +110,11 @@ class Stretch:
     incarnation: int
     generation: int
     replicas: int
-    shape: Shape
+    samples: int
     first: int
     ends_s: "array[float]" = field(default_factory=lambda: array("d"))
     cores_s: "array[float]" = field(default_factory=lambda: array("d"))
+    parts: "array[int]" = field(default_factory=lambda: array("i"))
     places: "array[int]" = field(default_factory=lambda: array("l"))
     data_s: float = 0.0
     stall_s: float = 0.0
@@ -123,11 +130,25 @@ class Stretch:
     short_by: int | None = None
     voided_by: int | None = None
     is_void: bool = False
+    most_parts: int = 0  # that a step has beside its last
     judged: Any = None  # what `spans.py` made of it, and what of
 
     @property
     def end_s(self) -> float:
         return self.ends_s[-1] if self.ends_s else self.begin_s
+
+    @property
+    def shape(self) -> Shape:
+        """Of a whole step."""
+        return self.replicas, self.samples
+
+    def shape_of(self, place: int) -> Shape:
+        """Of one of them."""
+        return self.replicas, -self.parts[place] or self.samples
+
+    def shapes(self) -> frozenset[Shape]:
+        """Of all of them."""
+        return frozenset((self.replicas, -part or self.samples) for part in range(self.most_parts + 1))
 
     @property
     def last(self) -> int:
@@ -140,8 +161,9 @@ class Stretch:
     def takes(self, step: Step, longest_s: float) -> bool:
         """Whether a step belongs to these."""
         is_next = step.number == self.last + 1 and not step.is_first and not self.is_void
-        is_same = (step.incarnation, step.generation, step.shape) == (self.incarnation, self.generation, self.shape)
-        return is_next and is_same and self.end_s - self.begin_s < longest_s
+        group, own = (step.incarnation, step.generation), (self.incarnation, self.generation)
+        is_same = (group, step.replicas) == (own, self.replicas) and (step.part or self.samples in (0, step.samples))
+        return is_next and bool(is_same) and self.end_s - self.begin_s < longest_s
 
     def add(self, step: Step, begin_s: float, end_s: float) -> float:
         """Take a step in that went from `begin_s` to `end_s`; returns what it took, less what is known of it."""
@@ -166,6 +188,9 @@ class Stretch:
             self.callbacks[name] = self.callbacks.get(name, 0.0) + seconds
         self.ends_s.append(end_s)
         self.cores_s.append(left_s)
+        self.parts.append(step.part)
+        self.most_parts = max(self.most_parts, step.part)
+        self.samples = self.samples or step.samples
         return left_s
 
     def others_by_category(self) -> dict[Category, float]:
@@ -181,7 +206,8 @@ class Stretch:
             incarnation=self.incarnation,
             generation=self.generation,
             replicas=self.replicas,
-            shape=self.shape,
+            samples=self.samples,
+            most_parts=self.most_parts,
             first=self.first + keep,
             ends_s=self.ends_s[keep:],
             cause=self.cause,
@@ -196,6 +222,7 @@ class Stretch:
             setattr(self, name, whole_s * (1 - share))
         rest.cores_s, self.cores_s = self.cores_s[keep:], self.cores_s[:keep]
         rest.places, self.places = self.places[keep:], self.places[:keep]
+        rest.parts, self.parts = self.parts[keep:], self.parts[:keep]
         del self.ends_s[keep:]
         rest.level()
         self.level()

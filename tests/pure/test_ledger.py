@@ -74,12 +74,13 @@ class Journal:
         seconds: float = STEP_S,
         replicas: int | None = None,
         costs: dict[str, float] | None = None,
+        samples: int = 8,
         **times: float,
     ) -> "Journal":
         for _ in range(count):
             self.sleep(seconds + sum(times.values()))
             self.step += 1
-            self.told(self.step, self.since_s, self.at_s, replicas, costs=costs, **times)
+            self.told(self.step, self.since_s, self.at_s, replicas, costs=costs, samples=samples, **times)
             self.since_s = self.at_s
         return self
 
@@ -91,10 +92,11 @@ class Journal:
         replicas: int | None,
         attempt: int = 1,
         costs: dict[str, float] | None = None,
+        samples: int = 8,
         **times: float,
     ) -> None:
         place = {"incarnation": self.incarnation, "generation": self.generation, "attempt": attempt}
-        size = {"replicas": replicas or self.replicas, "samples": 8}
+        size = {"replicas": replicas or self.replicas, "samples": samples}
         began_s = times.pop("started_at_s", since_s)
         spent = {"times": {"since_s": since_s, **times}, "started_at_s": began_s, "committed_at_s": until_s}
         spent["costs"] = costs or {}
@@ -114,10 +116,15 @@ class Journal:
         return account
 
 
-def started(replicas: int = 2) -> Journal:
-    """A run after 10 s of start, 20 steps in."""
+def formed(replicas: int = 2) -> Journal:
+    """A run after 10 s of start."""
     journal = Journal(replicas).begin().park("w0", 3.0, 5.0).park("w1", 1.0, 4.0).sleep(0.5)
-    return journal.form(replicas, took_s=0.5, healing_s=0.2).steps(20)
+    return journal.form(replicas, took_s=0.5, healing_s=0.2)
+
+
+def started(replicas: int = 2) -> Journal:
+    """The same, 20 steps in."""
+    return formed(replicas).steps(20)
 
 
 def only(account: Account, kind: str) -> Incident:
@@ -389,6 +396,47 @@ def test_what_was_open_when_a_driver_was_lost_ends_with_the_first_step_of_the_ne
     ended = {one.kind: (one.resumed_s, one.step) for one in account.incidents}
     assert ended.pop("run start") == (near(110.0 + STEP_S), 0)
     assert ended == {"worker lost": (near(resumed_s), 21), "driver lost": (near(resumed_s), 21)}
+
+
+def in_phases(journal: Journal, steps: int, seconds: tuple[float, ...] = (0.02, 1.5, 0.4)) -> Journal:
+    """Each step in several updates, as of several optimizers: samples are told with the last one."""
+    for _ in range(steps):
+        for place, took_s in enumerate(seconds):
+            journal.steps(1, seconds=took_s, samples=8 if place == len(seconds) - 1 else 0)
+    return journal
+
+
+def test_updates_of_a_step_are_compared_with_their_own_kind_and_kept_together():
+    journal = in_phases(formed(), 30)
+    account = journal.account()
+    assert [one.kind for one in account.incidents] == ["run start"]
+    assert account.wall_seconds[C.PRODUCTIVE] == near(30 * 1.92)
+    assert len(journal.ledger._book.stretches) < 12, "each update has a stretch of its own"
+    assert account.steps.usual_s == near(1.92 / 3)
+    slow = in_phases(journal, 1, (0.02, 3.5, 0.4)).account()
+    assert only(slow, "slow steps").wall_seconds == {C.STRAGGLER_DRAG: near(2.0)}
+
+
+def test_each_update_of_a_first_step_may_compile():
+    account = in_phases(in_phases(formed(), 1, (0.5, 20.0)), 30, (0.2, 0.4)).account()
+    assert [one.kind for one in account.incidents] == ["run start"]
+    assert account.wall_seconds[C.COMPILATION] == near(20.5 - 0.6)
+
+
+def test_an_update_of_which_it_is_not_known_which_it_is_is_compared_with_none():
+    journal = in_phases(formed(), 30)
+    journal.sleep(0.02)
+    journal.step += 1  # nobody told of it
+    account = journal.steps(1, seconds=1.5, samples=0).steps(1, seconds=0.4).account()
+    assert [one.kind for one in account.incidents] == ["run start"]
+    assert in_phases(journal, 20).account().incidents == account.incidents
+
+
+def test_of_a_size_that_is_new_each_update_is_compared_with_those_of_its_kind():
+    journal = in_phases(formed(), 30, (0.4, 0.02, 1.5))
+    journal.phase("freezing", planned=True).sleep(0.1).phase("forming")
+    account = in_phases(journal.form(1, took_s=0.1), 1, (0.4, 0.02, 1.5)).account()
+    assert "stalled step" not in {one.kind for one in account.incidents}
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------
