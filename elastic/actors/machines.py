@@ -4,16 +4,19 @@ Each look compares what is wanted with what is there (`elastic.kube.reconcile`);
 by the next one. So an API server that is away costs training nothing, and remediation goes on when it is back.
 """
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isinf
+from pathlib import Path
 from typing import Any
 
 from elastic.actors.fleet import Emit
-from elastic.actors.taken import taken_nodes
+from elastic.actors.taken import Taken, taken
 from elastic.control import events as ev
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.errors import SettingError
@@ -46,6 +49,7 @@ _END_S = 15.0
 _NODES_REST = 50  # a look at all nodes of a cluster, times so much, is how long the next one waits
 _RIGHTS_S = 60.0  # rights may be given, or an authorizer be away, while a run goes on
 _LEFT = "marks of this run may be left: kubectl get nodes -o yaml"
+_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"  # of a pod, with its token
 _IN_CLUSTER, _CLUSTER = "KUBERNETES_SERVICE_HOST", "RAY_CLUSTER_NAME"  # set by Kubernetes, and by KubeRay's operator
 
 
@@ -66,7 +70,7 @@ class Machines:
         cluster: RayCluster whose groups of workers and spares are looked after.
         emit: takes NodeNotice and NodesMissing.
         addresses: of Ray's live nodes, by id.
-        taken: Ray nodes on which somebody has processors; asked for where other runs may be.
+        held: Ray nodes on which somebody has processors, or slots; asked for where other runs may be.
     """
 
     def __init__(
@@ -78,12 +82,12 @@ class Machines:
         emit: Emit,
         addresses: Callable[[], Mapping[str, str]] | None = None,
         look_s: float = _LOOK_S,
-        taken: Callable[[], frozenset[str]] | None = None,
+        held: Callable[[], Taken] | None = None,
     ) -> None:
         self._client, self._cluster, self._limits = client, cluster, settings.limits
         self._run = whose(kuberay.namespace, settings.run)
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
-        self._taken, self._is_shared = taken or taken_nodes, kuberay.interactive
+        self._held, self._is_shared = held or (lambda: taken(settings.run)), kuberay.interactive
         self._replicas: int | None = None
         self._spares = 0
         if not kuberay.autoscale:
@@ -131,11 +135,13 @@ class Machines:
     def _look(self, state: RunState) -> None:
         try:
             alive = [one for one in state.workers.values() if one.standing not in OVER]
-            taken = self._taken() if self._is_shared else frozenset()
+            held = self._held() if self._is_shared else Taken(frozenset(), frozenset())
+            ours = {one.node for one in alive}
             wish = Wish(
                 quarantine=state.care.quarantine,
                 unhealthy=frozenset(state.care.unhealthy),
-                busy=taken.union(one.node for one in alive),
+                busy=held.nodes | ours,
+                others=held.others - ours,
                 addresses=self._addresses(),
                 replicas=self._replicas,
                 spares=self._spares,
@@ -246,6 +252,12 @@ def machines_of(kuberay: KubeRay | None, settings: RunSettings, emit: Emit) -> M
     cluster = os.environ.get(_CLUSTER, "")
     if kuberay is None or not cluster or _IN_CLUSTER not in os.environ:
         return NoMachines()
+    with contextlib.suppress(OSError):  # else the settings' word must do
+        namespace = Path(_NAMESPACE).read_text().strip()
+        if namespace != kuberay.namespace:
+            told = "machines: this pod is in the namespace %s, not KubeRay.namespace=%s, and so is its cluster"
+            log.warning(told, namespace, kuberay.namespace)
+            kuberay = replace(kuberay, namespace=namespace)
     try:
         client = connect(kuberay.namespace)
     except SettingError as error:

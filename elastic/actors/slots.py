@@ -116,6 +116,11 @@ def gang_of(name: str, run: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
+def is_gangs(name: str) -> bool:
+    """Whether a group of this name holds the slots of a gang, of whatever run."""
+    return re.fullmatch(r"elastic-.+@\d+-gang\d+x\d+", name) is not None
+
+
 def asked_in(name: str) -> int:
     """The life of the driver that has asked for the group of this name."""
     match = re.search(r"@(\d+)-gang", name)

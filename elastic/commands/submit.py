@@ -7,7 +7,8 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     """
     name, as_json, timeout_s = options["name"], options["as_json"], options["timeout"]
     variables = dict(_pair(one) for one in options["variables"])
-    environment: dict[str, Any] = {"env_vars": variables | _settings(options["file"], options["assignments"], name)}
+    settings = _settings(options["file"], options["assignments"], name, variables)
+    environment: dict[str, Any] = {"env_vars": variables | settings}
     if options["working_dir"] is not None:
         environment["working_dir"] = str(options["working_dir"])
     if options["packages"]:
@@ -126,14 +128,25 @@ def _said_to_ray(where: str) -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
-def _settings(file: Path | None, assignments: tuple[str, ...], name: str | None) -> dict[str, str]:
-    """The run's settings as variables, which `fit` reads where the job runs; what is set here is meant for there."""
-    from elastic.config import assigned, load
+def _settings(
+    file: Path | None, assignments: tuple[str, ...], name: str | None, more: Mapping[str, str]
+) -> dict[str, str]:
+    """The run's settings as variables, which `fit` reads where the job runs; what is set here is meant for there.
+
+    Args:
+        more: variables that the job will have, beside those of this process.
+    """
+    from elastic.config import assigned, from_environment, load
     from elastic.knobs import Given, merged
     from elastic.kube.manifests import variables
 
-    given = {"name": Given(name, "--name")} if name else {}
-    config, tree = load(file, merged(*[assigned(one) for one in assignments], given))
+    environment = {**os.environ, **more}
+    given = merged(*[assigned(one) for one in assignments], {"name": Given(name, "--name")} if name else {})
+    config, tree = load(file, given, environment)
+    is_named = "name" in given or "name" in from_environment(environment)
+    if config.kuberay is not None and config.kuberay.interactive and not is_named:
+        config = replace(config, name=None)  # the file's is the cluster's, and each job is a run of its own
+        tree = {knob: item for knob, item in tree.items() if knob != "name"}
     return variables(config, tree)
 
 

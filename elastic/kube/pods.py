@@ -1,5 +1,6 @@
 """Pure. The pods of a run: Ray's head, the supervisor's, and the workers'."""
 
+from dataclasses import replace
 from typing import Any
 
 from elastic.knobs import RunConfig
@@ -207,8 +208,9 @@ def _of_workers(kuberay: KubeRay) -> Object:
 
 
 def _of_spares(kuberay: KubeRay) -> Object:
-    """On demand or not, as the pool is."""
-    return _with_gpus(kuberay, {_POOL: kuberay.spare_pool}, may_be_spot=True)
+    """On demand or not, as the pool is; what the user says of where workers are says nothing of either."""
+    own = {label: value for label, value in (kuberay.node_selector or {}).items() if label not in (_POOL, _SPOT)}
+    return _with_gpus(replace(kuberay, node_selector=own), {_POOL: kuberay.spare_pool}, may_be_spot=True)
 
 
 def _with_gpus(kuberay: KubeRay, selector: dict[str, str], may_be_spot: bool) -> Object:

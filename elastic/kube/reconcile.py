@@ -4,9 +4,9 @@ Which machines this run has cordoned, and until when, stands on the machines the
 how long machines have been missing, and which Ray node was on which: a bad machine is one after its raylet has died.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from math import isinf
+from math import inf, isinf
 
 from elastic.kube.marks import marked_until_s
 from elastic.kube.objects import GroupState, Machine, Pod
@@ -30,9 +30,10 @@ class Wish:
     Attributes:
         quarantine: by Ray node, until when it gets no worker; infinite: it is to be replaced.
         unhealthy: Ray nodes that fail their check: to be replaced too.
-        busy: Ray nodes on which workers still are, of whatever run.
+        busy: Ray nodes on which workers still are, of whatever run. others: those on which other runs have slots.
         addresses: of Ray nodes that are alive.
-        replicas: machines that the group should have; None: somebody else, such as the autoscaler, sees to that.
+        replicas: machines that the group should have, beside those that others have; None: somebody else, such as the
+            autoscaler, sees to that.
         spares: machines that the spares' own group should have at least; 0: whoever else sees to that.
         is_settled: no worker waits for a place, so that machines without one are too many.
         is_shared: other runs may wait for machines of the group, so that none is too many.
@@ -41,6 +42,7 @@ class Wish:
     quarantine: Mapping[str, float] = field(default_factory=dict)
     unhealthy: frozenset[str] = frozenset()
     busy: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
     addresses: Mapping[str, str] = field(default_factory=dict)
     replicas: int | None = None
     spares: int = 0
@@ -127,12 +129,15 @@ class Memory:
     Attributes:
         short_since_s: since when machines are missing, None if none are. told: how many were told of.
         warned: Ray nodes. pods: by Ray node, its pod as it was last seen; of nodes that are gone, the last ones.
+        marked_until_s: by Ray node, what the mark on its machine said when it was last seen there: who has taken that
+            away, or made the machine anew, has done so on purpose.
     """
 
     short_since_s: float | None = None
     told: int = 0
     warned: frozenset[str] = frozenset()
     pods: Mapping[str, Pod] = field(default_factory=dict)
+    marked_until_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def reconcile(
@@ -149,14 +154,18 @@ def reconcile(
     pods = {pod.address: pod for pod in by_life if pod.address}
     at = {node: pods[address] for node, address in wish.addresses.items() if address in pods}
     memory = replace(memory, pods=_remembered(memory.pods, at))
-    orders += _quarantined(run, wish, seen, memory.pods, now_s)
+    memory = replace(memory, marked_until_s=_marks(run, wish, seen, memory))
+    orders += _quarantined(run, wish, seen, memory, now_s)
     orders += _released(run, wish, seen, at, memory.pods, now_s)
-    orders += _replaced(wish, seen, at, memory.pods)
+    warnings = _warnings(seen, at)
+    spared = memory.warned - {one.node for one in warnings}
+    orders += _replaced(wish, seen, at, memory.pods, spared)
     if wish.replicas is not None:
-        orders += _sized(wish, wish.replicas, seen, at)
+        theirs = {pod.name for node, pod in at.items() if node in wish.others and pod.group == seen.group.name}
+        orders += _sized(wish, wish.replicas + len(theirs), seen, at)
     if seen.spares is not None:  # one that no worker is on is what they are for, and none too many
         orders += _grown(seen.spares, wish.spares)
-    warnings = [one for one in _warnings(seen, at) if one.node not in memory.warned]
+    warnings = [one for one in warnings if one.node not in memory.warned]
     memory = replace(memory, warned=memory.warned | {one.node for one in warnings})
     short, memory = _shortage(wish, seen, memory, now_s, patience_s)
     return (*orders, *warnings, *short), memory
@@ -174,10 +183,15 @@ def _remembered(before: Mapping[str, Pod], at: Mapping[str, Pod]) -> dict[str, P
     return dict(gone[-_GONE_NODES:]) | dict(at)
 
 
-def _replaced(wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str, Pod]) -> list[Order]:
-    """Pods on bad machines that no worker is on any more, and that nobody has named yet, each in the group it is in."""
+def _replaced(wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str, Pod], spared: Set[str]) -> list[Order]:
+    """Pods on bad machines that no worker is on any more, and that nobody has named yet, each in the group it is in.
+
+    Args:
+        spared: nodes that were to be taken away, and are not: the run has left them for good, and a new pod is welcome.
+    """
     used = {pod.name for node, pod in at.items() if node in wish.busy}
     bad = {node for node, until_s in wish.quarantine.items() if isinf(until_s)} | wish.unhealthy
+    bad |= {node for node in spared if node in at and at[node].node in seen.machines}
     names = {known[node].name for node in bad if node in known and node not in wish.busy}
     orders: list[Order] = []
     for group in seen.groups:
@@ -211,14 +225,22 @@ def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list
     return [Scale(group=group.name, replicas=left, of=group.replicas, leave=names)]
 
 
-def _quarantined(run: str, wish: Wish, seen: Seen, known: Mapping[str, Pod], now_s: float) -> list[Order]:
+def _marks(run: str, wish: Wish, seen: Seen, memory: Memory) -> dict[str, float]:
+    """Of the nodes in quarantine."""
+    found = {node: until_s for node, until_s in memory.marked_until_s.items() if node in wish.quarantine}
+    for node in wish.quarantine.keys() & memory.pods.keys():
+        machine = seen.machines.get(memory.pods[node].node)
+        if machine is not None and (until_s := marked_until_s(run, machine)) is not None:
+            found[node] = until_s
+    return found
+
+
+def _quarantined(run: str, wish: Wish, seen: Seen, memory: Memory, now_s: float) -> list[Order]:
+    """Machines whose mark is yet to be written, or to last longer."""
     orders: list[Order] = []
     for node, until_s in wish.quarantine.items():
-        machine = seen.machines.get(known[node].node) if node in known else None
-        if machine is None or until_s <= now_s:
-            continue
-        marked_s = marked_until_s(run, machine)
-        if marked_s is None or marked_s < until_s:
+        machine = seen.machines.get(memory.pods[node].node) if node in memory.pods else None
+        if machine is not None and until_s > now_s and memory.marked_until_s.get(node, -inf) < until_s:
             orders.append(Cordon(machine=machine.name, until_s=until_s))
     return orders
 

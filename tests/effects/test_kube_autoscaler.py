@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from math import inf
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from elastic.actors.machines import Machines
+from elastic.actors.taken import Taken
 from elastic.control.care import Care
 from elastic.control.state import RunState
 from elastic.kube.client import KubeClient, connect
@@ -165,8 +167,9 @@ def keep(beside: Beside) -> Iterator[Callable[..., None]]:
     def start(state: RunState, autoscale: bool) -> None:
         nodes = {name.replace("p", "n"): pod.address for name, pod in beside.pods.items()}
         settings, told = replace(KEPT, autoscale=autoscale), []  # type: ignore[var-annotated]
+        nobody = partial(Taken, frozenset(), frozenset())
         kept.append(
-            Machines(beside.client, CLUSTER, STATE.settings, settings, told.append, lambda: nodes, LOOK_S, frozenset)
+            Machines(beside.client, CLUSTER, STATE.settings, settings, told.append, lambda: nodes, LOOK_S, nobody)
         )
         kept[-1].follow(state)
 

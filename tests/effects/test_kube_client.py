@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from elastic.actors.machines import Machines
+from elastic.actors.taken import Taken
 from elastic.control.care import Care
 from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.kube import validate
@@ -347,7 +349,8 @@ def test_all_that_is_done_about_machines_is_within_the_rights_of_the_head(kube, 
     workers = {"w": WorkerRecord(name="w", standing=Standing.MEMBER, node="n1")}
     state = RunState(settings=RunSettings(run="keeper", scaling=SCALING), workers=workers)
     head = connect("default", kube.kubeconfig_for(account_of("keeper")), call_s=5.0)
-    kept = Machines(head, "keeper", state.settings, kuberay, told.append, lambda: nodes, 0.1, frozenset)
+    nobody = partial(Taken, frozenset(), frozenset())
+    kept = Machines(head, "keeper", state.settings, kuberay, told.append, lambda: nodes, 0.1, nobody)
     try:
         in_quarantine = {"n0": inf, "n2": time.time() + 600.0}
         kept.follow(replace(state, care=Care(quarantine=in_quarantine)))

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic.actors import machines
 from elastic.actors.machines import Machines, NoMachines, machines_of
+from elastic.actors.taken import Taken
 from elastic.control import events as ev
 from elastic.control.care import Care
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
@@ -104,7 +106,7 @@ class Kept:
             self.events.append,
             lambda: dict(self.alive),
             LOOK_S,
-            lambda: self.taken,
+            lambda: Taken(self.taken, frozenset()),
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -404,3 +406,22 @@ def test_elsewhere_there_is_nothing_to_keep(monkeypatch, kuberay, host):
     assert isinstance(kept, NoMachines)
     kept.follow(STATE)
     kept.close()
+
+
+def test_a_pod_speaks_to_its_own_namespace_whatever_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kustomize writes another one into all objects, and not into the settings within one of them."""
+    caplog.set_level(logging.WARNING, "elastic")
+    asked: list[str] = []
+    (tmp_path / "namespace").write_text("ml")
+    monkeypatch.setattr(machines, "_NAMESPACE", str(tmp_path / "namespace"))
+    monkeypatch.setattr(machines, "connect", lambda namespace: (asked.append(namespace), Server())[1])
+    monkeypatch.setenv("RAY_CLUSTER_NAME", "c")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    for namespace in ("default", "ml"):
+        machines_of(KubeRay(gpus_per_node=0, namespace=namespace), SETTINGS, print).close()
+    assert asked == ["ml", "ml"]
+    assert [one.getMessage() for one in caplog.records if "in the namespace ml, not" in one.getMessage()] == [
+        "machines: this pod is in the namespace ml, not KubeRay.namespace=default, and so is its cluster"
+    ]

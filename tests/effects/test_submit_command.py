@@ -71,6 +71,34 @@ def test_the_job_gets_its_settings_as_variables(monkeypatch, tmp_path):
     assert dashboard.asked == 2, "the status may come a moment after the last line"
 
 
+def test_a_variable_for_the_job_counts_over_the_file_and_what_is_set_over_both(monkeypatch, tmp_path):
+    (tmp_path / "run.yaml").write_text("limits: {lease_s: 60}\n")
+    for more, lease_s in ([], 30.0), (["--set", "limits.lease_s=20"], 20.0):
+        dashboard = Dashboard()
+        options = ["--config", str(tmp_path / "run.yaml"), "--env", "ELASTIC_LIMITS__LEASE_S=30", *more]
+        assert run(monkeypatch, dashboard, *options, "--", "x").exit_code == 0
+        sent = configured(from_environment(dashboard.job["runtime_env"]["env_vars"]))
+        assert sent.limits.lease_s == lease_s
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ([], None),
+        (["--name", "llama"], "llama"),
+        (["--set", "name=b"], "b"),
+        (["--env", "ELASTIC_NAME=c"], "c"),
+    ],
+)
+def test_a_job_on_a_cluster_for_many_is_not_named_after_the_cluster(monkeypatch, tmp_path, options, name):
+    """Each would go on with what the last one has left."""
+    (tmp_path / "run.yaml").write_text("name: training\nkuberay: {interactive: true}\nlimits: {lease_s: 60}\n")
+    dashboard = Dashboard()
+    assert run(monkeypatch, dashboard, "--config", str(tmp_path / "run.yaml"), *options, "--", "x").exit_code == 0
+    sent = configured(from_environment(dashboard.job["runtime_env"]["env_vars"]))
+    assert (sent.name, sent.limits.lease_s) == (name, 60.0)
+
+
 @pytest.mark.parametrize(
     ("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 3), (JobStatus.STOPPED, 3)], ids=str
 )

@@ -482,6 +482,14 @@ def test_machines_of_workers_are_told_by_what_the_cluster_calls_them():
     assert all("nodeSelector" not in pod and "tolerations" not in pod for pod in (head, supervisor))
 
 
+def test_spares_are_in_their_own_pool_wherever_the_workers_are():
+    pool, spot = "cloud.google.com/gke-nodepool", "cloud.google.com/gke-spot"
+    given = with_kuberay(node_selector={pool: "spot", spot: "true", "team": "ml"}, spare_pool="reserve")
+    _, _, workers, spares = (one["spec"] for one in pods(given))
+    assert workers["nodeSelector"] == {pool: "spot", spot: "true", "team": "ml"}
+    assert spares["nodeSelector"] == {pool: "reserve", "team": "ml"}
+
+
 @pytest.mark.parametrize("taint", ["", "a b", "team=ml:Never", "a:", "=b:NoSchedule"])
 def test_what_is_no_taint_is_refused(taint):
     with pytest.raises(SettingError, match=r"KubeRay.tolerations=.* must be a taint: key=value:NoSchedule"):

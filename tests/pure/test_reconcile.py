@@ -226,6 +226,32 @@ def test_a_machine_whose_pod_is_gone_too_is_cordoned():
     assert orders(new, seen, memory_of()) == (CORDON,)
 
 
+@pytest.mark.parametrize("until_s", [inf, NOW_S + 300])
+def test_a_machine_that_somebody_has_given_back_or_made_anew_is_not_cordoned_again(until_s):
+    wish = replace(GONE, quarantine={"n1": until_s})
+    bare = replace(SEEN, pods=(PODS[0], PODS[2]))
+    found, memory = reconcile("llama", wish, bare, memory_of(), NOW_S, 60.0)
+    assert Cordon(machine="m1", until_s=until_s) in found, "nobody has marked it yet"
+    held = replace(bare, machines={**MACHINES, "m1": marked("m1", until_s)})
+    memory = reconcile("llama", wish, held, memory, NOW_S, 60.0)[1]
+    found, memory = reconcile("llama", wish, bare, memory, NOW_S, 60.0)
+    assert not [one for one in found if isinstance(one, Cordon)]
+    longer = replace(wish, quarantine={"n1": NOW_S + 900})
+    again = [one for one in reconcile("llama", longer, bare, memory, NOW_S, 60.0)[0] if isinstance(one, Cordon)]
+    assert again == ([] if until_s == inf else [Cordon(machine="m1", until_s=NOW_S + 900)]), "a new finding is news"
+
+
+def test_a_node_that_is_not_taken_away_after_all_gets_a_new_pod_once_its_workers_have_left():
+    """The run places nobody on a node that it was warned of; a new pod is another node."""
+    going = Machine(name="m2", is_cordoned=False, taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),))
+    found, memory = reconcile("llama", CALM, with_machine(going), Memory(), NOW_S, 60.0)
+    assert [one.node for one in found if isinstance(one, Warn)] == ["n2"]
+    left = replace(CALM, busy=frozenset({"n0", "n1"}))
+    assert orders(left, with_machine(going), memory) == (), "it is still to go"
+    assert orders(CALM, SEEN, memory) == () == orders(left, replace(SEEN, machines={}), memory)
+    assert orders(left, SEEN, memory) == (Replace(group="workers", pods=frozenset({"p2"})),)
+
+
 def test_a_pod_is_not_replaced_while_another_raylet_in_it_has_work():
     again = replace(GONE, addresses={**GONE.addresses, "n9": "10.0.0.1"}, busy=frozenset({"n0", "n2", "n9"}))
     assert orders(again, memory=memory_of()) == (CORDON,)
@@ -334,6 +360,9 @@ def test_a_group_that_runs_share_grows_and_never_shrinks():
         found = orders(replace(shared, replicas=1), seen, Memory(told=1))
         assert not [one for one in found if isinstance(one, Scale | Replace)], "a second run beside a larger one"
     assert orders(replace(shared, replicas=4)) == (Scale(group="workers", replicas=4, of=3),)
+    full = replace(shared, busy=frozenset(ADDRESSES), others=frozenset(ADDRESSES), replicas=1)
+    assert orders(full) == (Scale(group="workers", replicas=4, of=3),), "all there are is another run's"
+    assert orders(replace(full, replicas=3)) == (Scale(group="workers", replicas=4, of=3),), "no more than it may have"
 
 
 def test_pods_that_do_not_run_are_given_up_before_machines_are():
