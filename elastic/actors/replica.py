@@ -43,6 +43,7 @@ log = logging.getLogger("elastic")
 # Of the budget. Two nodes that pull two shards each have 8 parts on their way in the store of the node that gives them:
 # no more than what lies between a budget of 0.7 of the store and the 0.8 at which Ray spills.
 _PARTS = 56
+_AGAIN_S = 10.0  # between two tries of an upload that nobody else would try again
 _LEASE_LOOK_S = 0.5
 _CLEAR_S = 5.0
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
@@ -192,16 +193,24 @@ class CheckpointReplica:
     def upload(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float] | None = None) -> UploadAnswer:
         """Write a shard to the persistent tier.
 
-        With `metrics` of the step no driver may be left by then: whoever finds all its shards there commits it.
+        With `metrics` of the step no driver may be left by then: whoever finds all its shards there commits it, and
+        what fails is tried again for as long as a lease lasts.
         """
         self._obey(incarnation)
         with self._uploads.working(key):
-            uploaded = self._uploads.upload(key)
-            if metrics is None or uploaded.reason:
-                return uploaded
-            if reason := self._commit_if_whole(incarnation, key, metrics):
-                log.warning("step %d is not durable yet: %s", key.commit.step, reason)
-            return uploaded
+            until_s = time.monotonic() + self._equipment.lease_s
+            while True:
+                uploaded = self._uploads.upload(key)
+                if metrics is None or uploaded.is_gone:
+                    return uploaded
+                reason, is_failure = uploaded.reason, bool(uploaded.reason)
+                if not is_failure:
+                    reason, is_failure = self._commit_if_whole(incarnation, key, metrics)
+                if reason:
+                    log.warning("step %d is not durable yet: %s", key.commit.step, reason)
+                if not is_failure or incarnation < self._equipment.incarnation or time.monotonic() > until_s:
+                    return uploaded
+                time.sleep(_AGAIN_S)
 
     def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float]) -> str:
         """Make a step durable and delete what nobody wants any more; returns why it is not durable, empty if it is."""
@@ -220,17 +229,18 @@ class CheckpointReplica:
         """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
         self._obey(incarnation)
         with self._uploads.working(key):
-            return self._uploads.upload(key).reason or self._commit_if_whole(incarnation, key, {})
+            return self._uploads.upload(key).reason or self._commit_if_whole(incarnation, key, {})[0]
 
-    def _commit_if_whole(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float]) -> str:
-        """Commit a step if all its shards are uploaded; returns why it is not durable, empty if it is."""
+    def _commit_if_whole(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float]) -> tuple[str, bool]:
+        """Commit a step if all its shards are there; why it is not durable, empty if it is, and whether that failed."""
         try:
             digests = self._opened().uploaded(key.commit, key.shards)
             if len(digests) < key.shards:
-                return f"of {key.shards} shards {len(digests)} are uploaded so far"
-            return self.commit(incarnation, key.commit, digests, metrics)
+                return f"of {key.shards} shards {len(digests)} are uploaded so far", False
+            reason = self.commit(incarnation, key.commit, digests, metrics)
         except ElasticError as error:
-            return f"node {self._node.name}: {error}"
+            reason = f"node {self._node.name}: {error}"
+        return reason, bool(reason)
 
     def clear(self, incarnation: int) -> None:
         """The run is over: take away what its lives have left in the memory of this node."""

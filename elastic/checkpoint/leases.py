@@ -73,7 +73,7 @@ class Leases:
         """
         lease = Lease(self, name, use)
         lease.renew()
-        if any(self.store.list(self.keys.clearing(name))):
+        if any(item.key == self.keys.clearing(name) for item in self.store.list(self.keys.clearing(name))):
             lease.release()
             raise BusyError(f"{self._where(name)} is being deleted; try again later, or take another step")
         return lease
@@ -86,15 +86,20 @@ class Leases:
         )
 
     @contextlib.contextmanager
-    def clearing(self, name: str, *, is_durable: bool) -> Iterator[Callable[[], None]]:
+    def clearing(
+        self, name: str, *, is_durable: bool, is_due: Callable[[], bool] = lambda: True
+    ) -> Iterator[Callable[[], None]]:
         """While it lasts, nobody begins to use the step's objects. After a failure the mark stays, until it is old.
+
+        Args:
+            is_due: asked behind the mark: whether the step is still to go.
 
         Yields:
             What is to be called before each deletion. Raises BusyError once the mark is so old that others may take it
             for a dead man's: this process has been stopped, and somebody may read the step by now.
 
         Raises:
-            BusyError: somebody needs them, or deletes them already.
+            BusyError: somebody needs them, or deletes them already; or they are not to go any more.
         """
         until_s = self.now_s() + self.lease_s
 
@@ -108,9 +113,14 @@ class Leases:
             self.store.create(self.keys.clearing(name), mark)
         except TakenError:
             raise BusyError(f"{self._where(name)} is being deleted by somebody else") from None
-        if self.is_taken(name, is_durable=is_durable):
+        try:
+            if self.is_taken(name, is_durable=is_durable):
+                raise BusyError(f"{self._where(name)} is needed by somebody; it stays until their lease ends")
+            if not is_due():
+                raise BusyError(f"{self._where(name)} was to go by what was known before; it is looked at again")
+        except Exception:
             self.store.delete(self.keys.clearing(name))
-            raise BusyError(f"{self._where(name)} is needed by somebody; it stays until their lease ends")
+            raise
         yield check
         self.store.delete(self.keys.clearing(name))
 

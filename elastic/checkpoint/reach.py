@@ -6,10 +6,11 @@ from pathlib import Path
 
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.memory import MemorySource
-from elastic.checkpoint.source import Source
+from elastic.checkpoint.source import Silent, Source, Tier
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_source import VaultSource
+from elastic.knobs import redacted
 from elastic.settings import Checkpoint
 
 log = logging.getLogger("elastic")
@@ -55,14 +56,17 @@ class Reach:
         return self._durable is not None and self._durable.has_older
 
     def sources(self, newest: int = NEWEST, at_most: int | None = None) -> list[Source]:
-        """All there are, nearest first.
+        """All there are, nearest first; a persistent tier that cannot be opened now is one that does not answer.
 
         Args:
             newest, at_most: durable steps to look at, see `VaultSource`.
         """
         near: list[Source] = [self._memory] if self._disk is None else [self._memory, self._disk]
         found = [*near, *self._more()]
-        vault = self.vault
+        try:
+            vault = self.vault
+        except (StoreError, OSError) as error:
+            return [*found, Silent(Tier.PERSISTENT, redacted(str(self._checkpoint.persistent)), error)]
         if vault is not None:
             self._durable = self._durable or VaultSource(vault)
             self._durable.newest, self._durable.at_most = newest, at_most

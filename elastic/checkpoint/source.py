@@ -50,6 +50,19 @@ class Source(Protocol):
         """
 
 
+class Silent:
+    """A source that cannot be asked now, whatever for: the others are asked all the same. See `Source`."""
+
+    def __init__(self, tier: Tier, where: str, error: Exception) -> None:
+        self.tier, self.where, self._error = tier, where, error
+
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        raise StoreError(str(self._error))
+
+    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+        raise StoreError(str(self._error))
+
+
 class Together:
     """Some sources as one: see `Source`. `where` and `tier` are those of the first, which is asked first."""
 

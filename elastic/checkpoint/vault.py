@@ -255,7 +255,7 @@ class Vault:
             BusyError: it is being deleted. MissingError: it has been.
         """
         lease = self.leases.take(name, Use.READ)
-        if not any(self.store.list(self.keys.commit(name))):
+        if not any(item.key == self.keys.commit(name) for item in self.store.list(self.keys.commit(name))):
             lease.release()
             raise MissingError(f"{self.where}: {name} has been deleted")
         return lease

@@ -15,8 +15,11 @@ from elastic.checkpoint.records import name_of, parse_name
 from elastic.checkpoint.retention import Verdict, judged
 from elastic.checkpoint.store import MissingError
 from elastic.checkpoint.vault import Vault
+from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError
 from elastic.settings import Keep
+
+History = tuple[frozenset[Fork], frozenset[CommitId]]  # forks, and what is in quarantine
 
 
 class Janitor:
@@ -51,14 +54,20 @@ def collected(vault: Vault, keep: Keep, *, is_dry: bool = False) -> list[Verdict
     """
     if vault.incarnation:
         vault.check_fence()
+    basis = _history(vault)
     verdicts = _verdicts(vault, keep)
     for verdict in verdicts:
         if not verdict.is_kept and not is_dry:
             try:
-                _clear(vault, verdict.record.name)
+                _clear(vault, verdict.record.name, basis)
             except BusyError:
-                continue  # taken up by a reader since, or by another collector: next time
+                continue  # taken up by a reader since, or by another collector, or gone back to: next time
     return verdicts
+
+
+def _history(vault: Vault) -> History:
+    """What verdicts follow from, beside the steps: while some are deleted, a run may go back to what was to go."""
+    return frozenset(vault.forks()), frozenset(vault.quarantined())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,28 +151,39 @@ def _is_cleared(vault: Vault, name: str, left: Collection[str], is_dry: bool) ->
         is_being = any(mark.key not in left for mark in vault.store.list(vault.keys.clearing(name)))
         return not is_being and not vault.leases.is_taken(name, is_durable=False)
     try:
-        _clear(vault, name, is_durable=False)
+        _clear(vault, name)
     except BusyError:
         return False
     return True
 
 
-def _clear(vault: Vault, name: str, *, is_durable: bool = True) -> None:
+def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
     """
     Args:
-        is_durable: it has a COMMIT. If a partial step has got one meanwhile, it stays.
+        basis: of the verdict on a step that has a COMMIT; None: it has none. If one has got one meanwhile, it stays.
 
     Raises:
-        BusyError: somebody has a lease on it, or clears it already; or this process was stopped for too long.
+        BusyError: somebody has a lease on it, or clears it already, or history has changed; or this process was stopped
+            for too long. FencedError: as `collected`.
     """
     store, keys = vault.store, vault.keys
-    with vault.leases.clearing(name, is_durable=is_durable) as check:
+    is_durable = basis is not None
+
+    def is_due() -> bool:
+        if is_durable and vault.incarnation:
+            vault.check_fence()
+        if basis is None:
+            return True
+        forks, quarantined = _history(vault)
+        return forks == basis[0] and quarantined <= basis[1]  # what was deleted is in quarantine no more
+
+    with vault.leases.clearing(name, is_durable=is_durable, is_due=is_due) as check:
 
         def delete(key: str) -> None:
             check()
             store.delete(key)
 
-        if not is_durable and any(store.list(keys.commit(name))):
+        if not is_durable and any(item.key == keys.commit(name) for item in store.list(keys.commit(name))):
             return
         delete(keys.commit(name))
         doomed = [*store.list(keys.step(name)), *store.list(keys.leases(name))]

@@ -40,7 +40,8 @@ class VaultSource:
         self.has_older = False
         self.where = vault.where
         self.troubles: list[str] = []
-        self._manifests = {(name_of(one.commit), one.shard, one.shards): one for one in known}
+        self._given = {(name_of(one.commit), one.shard, one.shards): one for one in known}
+        self._manifests = dict(self._given)
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
 
@@ -63,6 +64,9 @@ class VaultSource:
         wrong = [
             (record.name, one) for (record, _), one in zip(wanted, found, strict=True) if not isinstance(one, Manifest)
         ]
+        looked_at = {(record.name, shard, record.shards) for record, shard in wanted}
+        held = {place: one for place, one in list(self._manifests.items()) if place in looked_at}
+        self._manifests = self._given | held  # of all that was ever there they would be gigabytes
         self.troubles = [*(told for one, told in unread.items() if step in (None, one.step))]
         self.troubles += [str(error) for _, error in wrong]
         lacking = {name for name, _ in wrong}
@@ -123,7 +127,7 @@ class VaultSource:
     def _known(self, key: ShardKey) -> Manifest:
         place = (name_of(key.commit), key.shard, key.shards)
         failure = self._look(key.commit.step)[1] if place not in self._manifests else None
-        for name, shard, shards in (place, *self._manifests):
+        for name, shard, shards in (place, *list(self._manifests)):
             manifest = self._manifests.get((name, shard, shards))
             if manifest is not None and manifest.key.is_same(key):
                 return manifest

@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from elastic.control.values import AS_BEFORE, NONE_LEFT_OUT
 from elastic.errors import CorruptError, ElasticError
 
 if TYPE_CHECKING:
+    from elastic.checkpoint.leases import Lease
     from elastic.checkpoint.records import Committed
     from elastic.checkpoint.store import Store
     from elastic.checkpoint.vault import Vault
@@ -130,25 +132,32 @@ def send_back_next_life(run: str, url: str, to_step: int, skip: tuple[int, int],
         _refuse_a_live_run(vault.store, run, is_killed)
         commits, bad = vault.commits(), {name_of(commit) for commit in vault.quarantined()}
         sound = [one for one in commits if one.commit.step <= to_step and one.name not in bad]
-        step = next((one.commit.step for one in sound if _is_complete(vault, one)), None)
-        if step is None:
+        step, lease = next(_held(vault, sound), (None, None))
+        if step is None or lease is None:
             there = ", ".join(str(one.commit.step) for one in commits) or "none"
             left = "; those are damaged, or in quarantine" if commits and commits[-1].commit.step <= to_step else ""
             raise ElasticError(f"no durable step of the run {run} is at or before {to_step}{left}; there are: {there}")
         number = vault.register(f"elastic rewind, {socket.gethostname()} {os.getpid()}")
         vault.fork(Fork(incarnation=number, generation=0, step=step, skip=skip))
+        lease.release()
         return step
     finally:
         vault.close()
 
 
-def _is_complete(vault: "Vault", record: "Committed") -> bool:
-    """Whether it can be restored, as far as sizes tell: what is newer is void once the fork is there."""
+def _held(vault: "Vault", records: Sequence["Committed"]) -> Iterator[tuple[int, "Lease"]]:
+    """Those that can be restored, as far as sizes tell, with a lease: once the fork is there, what is newer is void."""
+    from elastic.checkpoint.leases import BusyError
     from elastic.checkpoint.store import MissingError
 
-    try:
-        vault.check_complete(record)
-    except (MissingError, CorruptError) as error:
-        click.echo(f"step {record.commit.step} is left out: {error}", err=True)
-        return False
-    return True
+    for record in records:
+        lease = None
+        try:
+            lease = vault.lease_to_read(record.name)
+            vault.check_complete(record)
+        except (MissingError, CorruptError, BusyError) as error:
+            click.echo(f"step {record.commit.step} is left out: {error}", err=True)
+            if lease is not None:
+                lease.release()
+            continue
+        yield record.commit.step, lease

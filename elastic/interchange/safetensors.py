@@ -99,7 +99,10 @@ def read_file(path: Path) -> dict[str, torch.Tensor]:
         try:
             header = json.loads(file.read(length))
             header.pop("__metadata__", None)
-            placed = sorted((_placed(name, row) for name, row in header.items()), key=lambda one: one[0])
+            placed = sorted(
+                (_placed(name, row) for name, row in header.items()),
+                key=lambda one: (one[0], one[1].nbytes),  # an empty one lies where another one begins
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(f"{path}: its header cannot be read: {type(error).__name__}: {error}") from error
         at, tensors = 0, {}

@@ -193,10 +193,15 @@ class Snapshots(NoSnapshots):
                     self._settle()  # nothing comes after it: rather wait for a slot than leave it out
                     snapshot = self._begin(step.commit, step.replicas)
                 if step.number == self._replica.last_number:
-                    snapshot = snapshot or self._begin_soon(step.commit, step.replicas)
+                    snapshot = snapshot or self._begin_soon(step.commit, step.replicas, self._timeout_s)
             except NoRoomError as error:
                 self._give_up(error)
                 return
+        if snapshot is None and step.number == self._replica.last_number:
+            raise StateError(
+                "the last step is not kept: all slots were held by readers for "
+                f"Limits.door_timeout_s={self._timeout_s}; see what is slow, the persistent tier or the disk"
+            )
         if snapshot is None:
             self.skipped += 1
             self._start(self._complete)
@@ -281,9 +286,9 @@ class Snapshots(NoSnapshots):
 
     # --- at the door ---
 
-    def _begin_soon(self, commit: CommitId, replicas: int) -> Snapshot | None:
+    def _begin_soon(self, commit: CommitId, replicas: int, within_s: float = _LAST_S) -> Snapshot | None:
         """Readers let go of a slot within seconds; it is the last chance to stage the result of the run."""
-        deadline_s = time.monotonic() + _LAST_S
+        deadline_s = time.monotonic() + within_s
         snapshot = None
         while snapshot is None and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)

@@ -150,6 +150,16 @@ def read_plainly(path: Path) -> dict[str, bytes]:
     return {name: body[slice(*row["data_offsets"])] for name, row in header.items()}
 
 
+def test_an_empty_tensor_may_stand_behind_the_one_that_begins_where_it_does(tmp_path):
+    """The order of a header means nothing."""
+    rows = {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    rows |= {"none": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}
+    header = json.dumps(rows).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\x80\x3f")
+    found = read_file(tmp_path / "x.safetensors")
+    assert found["a"].tolist() == [1.0] and found["none"].shape == (0,)
+
+
 def test_p9_safetensors_are_written_by_the_letter(tmp_path):
     objects = Objects(1, 3)
     export(of(Shelf([shard_of(state_of(objects.tracked))]))[0], tmp_path / "out", Format.SAFETENSORS)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from elastic.checkpoint import parallel
+from elastic.checkpoint import parallel, reach
+from elastic.checkpoint.reader import take_inventory
+from elastic.checkpoint.store import StoreError
 from elastic.control.events import RestoreRefused
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import WorkerState
 from elastic.errors import RefusedError
+from elastic.settings import Checkpoint
 from elastic.train import reviving
 from tests.effects.helpers import ENDLESS_S
 from tests.effects.shelves import RUN, Shelf, numbers, shard_of
@@ -125,3 +128,18 @@ def test_where_nothing_can_be_had_its_steps_are_told_yet(monkeypatch):
 
     (answer,) = revived(monkeypatch, refuses)
     assert isinstance(answer, RestoreRefused) and answer.kept == HELD and "nobody has it" in answer.reason
+
+
+def test_a_persistent_tier_that_cannot_be_opened_hides_nothing_that_others_hold(monkeypatch, tmp_path):
+    """Such as on a new node, which has no credentials yet."""
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise StoreError("no credentials")
+
+    monkeypatch.setattr(reach, "open_vault", refuses)
+    held = Shelf([shard_of({"w": numbers(20)})])
+    there = reach.Reach(RUN, Checkpoint(persistent="gs://bucket/x", memory=str(tmp_path)), lambda: [held])
+    inventory = take_inventory(there.sources())
+    assert len(inventory.holders) == 1 and inventory.silent == ("gs://bucket/x: no credentials",)
+    with pytest.raises(StoreError, match="no credentials"):
+        _ = there.vault

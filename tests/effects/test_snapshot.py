@@ -547,6 +547,19 @@ def test_c15_a_seal_that_fails_at_the_last_step_is_no_success(book: Book, monkey
     assert wanted in raised(ended, "StateError")
 
 
+def test_a_last_step_for_which_no_slot_is_free_is_no_success(book: Book, monkeypatch: Any) -> None:
+    """An older one would be taken for the result."""
+    begin = snapshot.Snapshots._begin
+
+    def full(self: Any, commit: Any, replicas: int) -> Any:
+        self._timeout_s = 0.2
+        return None if commit.step == STEPS - 1 else begin(self, commit, replicas)
+
+    monkeypatch.setattr(snapshot.Snapshots, "_begin", full)
+    ended = book.solo().run(trained(book.note))
+    assert "the last step is not kept: all slots were held by readers" in raised(ended, "StateError")
+
+
 def test_a_copy_that_fails_is_raised_where_it_is_waited_for() -> None:
     class Broken:
         nbytes = 0

@@ -22,6 +22,7 @@ from elastic.actors.uploading import UploadAnswer
 from elastic.checkpoint import rungs
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.store import StoreError
 from elastic.policies.interval import PRIOR_HOST_S, optimal_interval_s
 from elastic.settings import Checkpoint, Interval, Keep, RunSettings
 from tests.effects.helpers import LONG_S, Running, eventually
@@ -247,6 +248,39 @@ def test_what_is_handed_over_while_it_is_sent_is_sent_once_and_committed(monkeyp
     assert [one.result().digest for one in (first, second)] == ["d0", "d0"]
     assert vault.said[:4] == ["sending", "sent", "nothing is missing", "sent"]
     assert vault.said[4:] == ["committing", "committed d0,d1 {'loss': 1.0}"]
+    eventually(lambda: ended == ["ended"], "its lease is over")
+
+
+class FailingVault(SlowVault):
+    """The first time it can neither be written to nor committed to."""
+
+    def upload(self, manifest: Any, read: Callable[[int, int], Any]) -> str:
+        if "no upload" not in self.said:
+            self.said.append("no upload")
+            raise StoreError("it is away")
+        return super().upload(manifest, read)
+
+    def commit(self, commit: Any, digests: Any, metrics: Any) -> None:
+        if "no commit" not in self.said:
+            self.said.append("no commit")
+            raise StoreError("it is away again")
+        super().commit(commit, digests, metrics)
+
+
+def test_what_is_handed_over_is_tried_again_while_the_store_is_away(monkeypatch, tmp_path: Path) -> None:
+    """Nobody else would, and the copy in memory goes with its lease."""
+    monkeypatch.setattr(replica, "_AGAIN_S", 0.01)
+    vault = FailingVault()
+    vault.may_send.set()
+    vault.may_commit.set()
+    actor, ended = replica_of(vault, tmp_path, monkeypatch)
+    assert actor.upload(1, key(1, 0, 2), {"loss": 1.0}).reason == ""
+    assert vault.said[0] == "no upload" and "no commit" in vault.said
+    assert vault.said[-1] == "committed d0,d1 {'loss': 1.0}"
+    monkeypatch.setattr(vault, "upload", lambda manifest, read: (_ for _ in ()).throw(StoreError("for good")))
+    assert "for good" in actor.upload(1, key(1, 0, 2)).reason, "a driver that is there asks again itself"
+    expire(actor)
+    assert "for good" in actor.upload(1, key(1, 0, 2), {}).reason
     eventually(lambda: ended == ["ended"], "its lease is over")
 
 

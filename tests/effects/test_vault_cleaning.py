@@ -57,6 +57,34 @@ def test_what_nobody_wants_goes_entirely(vault):
     assert keys(vault, "clearing") == []
 
 
+def test_what_a_run_goes_back_to_while_older_steps_are_deleted_stays(vault, monkeypatch):
+    """The verdict on it was of before: everything newer is void now."""
+    records = {step: made_durable(vault, step) for step in (10, 20, 30)}
+    delete = vault.store.delete
+
+    def deleted(key: str) -> None:
+        delete(key)
+        if key == vault.keys.commit(records[20].name) and not vault.forks():
+            lease = vault.lease_to_read(records[10].name)
+            vault.fork(Fork(incarnation=vault.incarnation, generation=0, step=10))
+            lease.release()
+
+    monkeypatch.setattr(vault.store, "delete", deleted)
+    collected(vault, Keep(last=1))
+    assert vault.forks() and what_is_read(vault)[10] == "whole"
+    assert keys(vault, "clearing") == []
+
+
+def test_a_partial_step_is_not_taken_for_a_durable_one_whose_name_begins_like_its_own(vault, clock):
+    """Generations 1 and 12 of the same update and lineage."""
+    uploaded(vault, commit_id(10, generation=1))
+    vault.commit(commit_id(10, generation=12), uploaded(vault, commit_id(10, generation=12)))
+    clock.ahead_s = vault.leases.lease_s + 2 * SKEW_S
+    (gone,) = swept(vault).steps
+    assert not [item.key for item in vault.store.list(vault.keys.step(gone))]
+    assert what_is_read(vault) == {10: "whole"}
+
+
 def test_c07_what_is_being_read_stays_until_the_reader_is_done(vault, clock):
     for step in (10, 20):
         made_durable(vault, step)
@@ -342,3 +370,13 @@ def test_a_lease_that_could_not_be_renewed_is_renewed_as_soon_as_it_can_be(vault
     lease.renew()
     clock.ahead_s = vault.leases.lease_s * 1.2
     assert struck and vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
+
+
+def test_a_source_holds_no_manifests_of_steps_that_are_gone(vault):
+    source = VaultSource(vault)
+    for step in range(10, 60, 10):
+        made_durable(vault, step)
+        source.manifests()
+        collected(vault, Keep(last=1))
+    assert {one.commit.step for one in source.manifests()} == {50}
+    assert len(source._manifests) == 2, "two shards of one step"
