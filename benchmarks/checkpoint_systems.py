@@ -37,6 +37,8 @@ from typing import Any, Self
 
 from benchmarks.checkpoints.serving import AWAY
 from benchmarks.provenance import provenance
+from benchmarks.recovery import clean_up_when_told_to_end
+from benchmarks.remains import swept
 from benchmarks.tables import KEPT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,7 +244,8 @@ def _child(way: Way, settings: Settings, ramdisk: Path, disk: Path | None) -> It
 
 
 def _folder(place: Path | None) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(dir=place, prefix="bench-checkpoint-", ignore_cleanup_errors=True)
+    prefix = swept(place or Path(tempfile.gettempdir()), "bench-checkpoint")
+    return tempfile.TemporaryDirectory(dir=place, prefix=prefix, ignore_cleanup_errors=True)
 
 
 def _row(name: str, number: int, figures: dict[str, Any]) -> dict[str, Any]:
@@ -288,6 +291,7 @@ def main() -> None:
     if unknown := {*systems} - {*WAYS}:
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(WAYS)}")
     settings = Settings(nbytes=args.bytes, repeats=args.repeats, outages=args.outages, step_memcpys=args.step)
+    clean_up_when_told_to_end()
     origin = provenance()
     rows, versions = measure(settings, systems, args.directory, args.disk)
     rows += outages(settings, systems, args.directory, args.disk)

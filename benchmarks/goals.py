@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.recovery_tables import BASELINE, counting, counting_by
+from benchmarks.recovery_tables import BASELINE, counting, counting_by, runs_each
 from benchmarks.systems import TUNED
 from benchmarks.tables import Result, Table, number, spread
 
@@ -197,8 +197,11 @@ def held_to(results: Sequence[Result]) -> Table | None:
     """Factor by goal and peer, with the goal; below it, why those that were missed are; None: nothing was measured."""
     rows = _tuned(results)
     systems = tuple(dict.fromkeys(name for goal in GOALS for name in goal.at_least))
-    lines = tuple((goal.title, *(_cell(rows, goal, name) for name in systems)) for goal in GOALS)
-    lines = tuple(line for line in lines if any(line[1:]))
+    lines = tuple(
+        (f"{goal.title} ({runs_each([row for row in rows if row['scenario'] == goal.scenario])})", *cells)
+        for goal in GOALS
+        if any(cells := [_cell(rows, goal, name) for name in systems])
+    )
     if not lines:
         return None
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -229,15 +232,16 @@ def alone(results: Sequence[Result]) -> Table | None:
     """Our own figures at the settings that users have, each of the newest result with enough repetitions."""
     lines, notes = [], []
     for bound in BOUNDS:
-        measured = [(result, values) for result in results if len(values := _values(result, bound)) >= _LEAST]
+        measured = [(result, tried) for result in results if len(tried := _tried(result, bound)) >= _LEAST]
         if not measured:
             continue
-        newest, values = max(measured, key=lambda one: str(one[0]["provenance"]["date"]))
-        is_kept = bound.is_kept(median(values))
+        newest, tried = max(measured, key=lambda one: str(one[0]["provenance"]["date"]))
+        values = [value for value in tried if value is not None]
+        is_kept = len(values) == len(tried) and bound.is_kept(median(values))
         asked = f"{'<=' if bound.is_upper else '>='} {number(bound.bound)}" + ("" if is_kept else " (missed)")
         of = newest["provenance"]
         commit = f"`{(of['commit'] or 'unknown')[:7]}`, {of['machine']['processor']}"
-        lines.append((bound.title, spread(values, len(values)), str(len(values)), asked, commit))
+        lines.append((bound.title, spread(values, len(tried)), str(len(tried)), asked, commit))
         if not is_kept and bound.why_missed:
             notes.append(f"Missed: {bound.title}: {bound.why_missed}.")
     columns = ("", "median [smallest, largest]", "runs", "goal", "commit, machine")
@@ -248,12 +252,11 @@ def alone(results: Sequence[Result]) -> Table | None:
     )
 
 
-def _values(result: Result, bound: Bound) -> list[float]:
-    """Of our rows of this scenario; none if a row lacks it: it never came to that."""
+def _tried(result: Result, bound: Bound) -> list[float | None]:
+    """Of our rows of this scenario; None where a run never came to it."""
     rows = [row for row in result["rows"] if (row["scenario"], row["system"]) == (bound.scenario, OURS)]
     counted = [row for row in rows if row.get("settings", "default") == "default" and not row.get("discarded")]
-    values = [bound.value(row) for row in counted]
-    return [] if None in values else [value for value in values if value is not None]
+    return [bound.value(row) for row in counted if not row.get("unavailable")]
 
 
 def why_missed(title: str, system: str) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.bench import STORM, Bench, Settings, blank
 from benchmarks.hosts import why_not
 from benchmarks.provenance import provenance
+from benchmarks.remains import swept
 from benchmarks.rows import FIGURES, medians
 from benchmarks.scenarios import GROUNDS, STRIKES, Ground
 from benchmarks.systems import DEFAULT, SETTINGS, SYSTEMS, versions
@@ -38,7 +39,7 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def main() -> None:
-    """Measure, write the result after each repetition, print a line for each.
+    """Measure, print a line for each repetition, write the result; until all are there, its file ends in `.partial`.
 
     The exit code is 1 if something went wrong with the bench itself, or a run of ours has broken a promise.
     """
@@ -99,10 +100,7 @@ def opened(settings: Settings, keep: Path | None) -> Iterator[Bench]:
         keep: folder for them; None: one that is removed, as are those of benches that were killed.
     """
     place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    for left in place.glob("recovery-[0-9]*-*"):
-        if not Path("/proc", left.name.split("-")[1]).exists():
-            shutil.rmtree(left, ignore_errors=True)
-    own = f"recovery-{os.getpid()}-"
+    own = swept(place, "recovery")
     folder = keep.absolute() if keep is not None else Path(tempfile.mkdtemp(prefix=own, dir=place))
     folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(settings, folder)
@@ -117,7 +115,7 @@ def opened(settings: Settings, keep: Path | None) -> Iterator[Bench]:
 
 
 def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.inf) -> None:
-    """All repetitions, in this order; the file is written anew after each of them.
+    """All repetitions, in this order; after each of them a file beside `out`, which takes its place in the end.
 
     Args:
         until_s: none begins after this moment of the monotonic clock; those have rows that say so,
@@ -127,6 +125,7 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
     rows: list[dict[str, Any]] = []
     discarded: list[dict[str, Any]] = []
     out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_suffix(".partial")
     for turn in order:
         counted, thrown_away = played(turn, bench.repetition, has_time=lambda: time.monotonic() < until_s)
         if not counted:
@@ -141,8 +140,10 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
         result = {"benchmark": "recovery", "rows": rows, "discarded": discarded}
         result |= {"medians": medians(rows, discarded)}
         details = {"model": MODEL, "settings": dataclasses.asdict(bench.settings), "provenance": origin}
-        (partial := out.with_suffix(".partial")).write_text(json.dumps(result | details, indent=2) + "\n")
-        partial.rename(out)
+        new = partial.with_suffix(".new")
+        new.write_text(json.dumps(result | details, indent=2) + "\n")
+        new.rename(partial)
+    partial.rename(out)
 
 
 def _without(turn: Turn, reason: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.phases import PHASES
-from benchmarks.systems import SETTINGS
+from benchmarks.rows import slowest_resumption_s
+from benchmarks.systems import RAY_TUNED, SETTINGS
 from benchmarks.tables import Result, Sample, Table, best, spread
 
 BASELINE = "ddp"
@@ -31,7 +32,7 @@ def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     """Rows of all recovery results, less those whose fault did not fire.
 
     Of results with the same scenario and settings only one counts, as what was not measured in turns is not compared:
-    of those that compare the most systems, and those in most runs each, the newest.
+    of those that compare the most systems, in most runs of each, and of all, the newest.
     """
     return [row for _, rows in counting_by(results) for row in rows]
 
@@ -77,20 +78,21 @@ def has_faults(result: Result) -> bool:
 
 
 def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
-    """Scenario and settings -> place of the newest result among those with most figures: of systems, then of each.
+    """Scenario and settings -> place of the newest result among those with most figures: of systems, of each, of all.
 
     Where none has figures, the newest tells why.
     """
     owners: dict[tuple[str, str], int] = {}
-    ranks: dict[tuple[str, str], tuple[int, int, str]] = {}
+    ranks: dict[tuple[str, str], tuple[int, int, int, str]] = {}
     for at, result in enumerate(results):
         systems: dict[tuple[str, str], Counter[str]] = {}
         for row in result["rows"]:
             if not row.get("discarded"):
                 systems.setdefault(_kind(row), Counter()).update([row["system"]] if _measured(row) else [])
         for kind, runs in systems.items():
-            rank = len(runs), max(runs.values(), default=0), str(result["provenance"]["date"])
-            if rank >= ranks.get(kind, (0, 0, "")):
+            least = min(runs.values(), default=0)
+            rank = len(runs), least, sum(runs.values()), str(result["provenance"]["date"])
+            if rank >= ranks.get(kind, (0, 0, 0, "")):
                 owners[kind], ranks[kind] = at, rank
     return owners
 
@@ -179,8 +181,10 @@ def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     for system in _ordered(row["system"] for row in here):
         runs = [row for row in here if row["system"] == system]
         lists = {name: [len(row[name]) for row in runs if row.get(name) is not None] for name in _LISTS}
-        shown = ("misfires", "steps_in_storm", _SAMPLES, "share", "steps_lost", "t_resume_s")
-        values = [*lists.values(), *([row[name] for row in runs if row.get(name) is not None] for name in shown)]
+        shown = ("misfires", "steps_in_storm", _SAMPLES, "share", "steps_lost")
+        slowest = [slowest_resumption_s(row["faults"]) for row in runs if row.get("faults")]
+        figures = ([row[name] for row in runs if row.get(name) is not None] for name in shown)
+        values = [*lists.values(), *figures, [seconds for seconds in slowest if seconds is not None]]
         cells = [spread(found, len(runs)) for found in values]
         cells[_STEPS_AT] += "".join(map(_cut_short, runs))
         if not any(_SAMPLES in row for row in runs):  # an older result
@@ -228,9 +232,13 @@ _SHARES = {
 
 def _lasting(runs: Sequence[Mapping[str, Any]]) -> str:
     lengths = sorted({row["storm_length_s"] for row in runs if row.get("storm_length_s")})
-    each = max(Counter(row["system"] for row in runs).values())
     told = f" of {' or '.join(f'{length_s:.0f}' for length_s in lengths)} s" if lengths else ""
-    return f"A storm of faults{told}, {each} run{'s' * (each > 1)} each"
+    return f"A storm of faults{told}, {runs_each(runs)}"
+
+
+def runs_each(runs: Iterable[Mapping[str, Any]]) -> str:
+    each = max(Counter(row["system"] for row in runs if _measured(row)).values(), default=0)
+    return f"{each} run{'s' * (each != 1)} each"
 
 
 _LISTS = ("faults", "strikes_skipped")
@@ -285,7 +293,7 @@ def alarms(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 
 
 _UNDER_LOAD = {"lasted_s": "seconds under load", "steps": "steps of the run", "attempts_lost": "attempts lost"}
-_NO_ALARMS = ("checkpoint_steps", "quorum_retries", "resize_s")
+_NO_ALARMS = ("checkpoint_steps", "quorum_retries", "resize_s", *RAY_TUNED)
 
 
 def clean(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
@@ -305,7 +313,7 @@ def clean(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     lines = tuple(zip(systems, *columns, strict=True))
     own = [row["mean_step_s"] for row in here if row["system"] == BASELINE and row.get("mean_step_s")]
     notes = (f"A step of plain DDP takes {spread(own, len(own))} s. Nobody keeps checkpoints here.",) if own else ()
-    title = f"Steps per second without faults, against plain DDP in the same repetition ({settings})"
+    title = f"Steps per second without faults, against plain DDP in the same repetition, {runs_each(here)} ({settings})"
     return Table(title=title, columns=("system", *_PACES.values(), "seconds a step"), rows=lines, notes=notes)
 
 
@@ -326,7 +334,10 @@ def reasons(results: Sequence[Result]) -> tuple[str, ...]:
     for row in rows:
         if not _measured(row):
             cells.setdefault((row["system"], row["unavailable"]), []).append(row["scenario"])
-    told = [f"Empty: {system}, {', '.join(_ordered(names))}: {reason}." for (system, reason), names in cells.items()]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for (system, reason), names in cells.items():
+        alike.setdefault((", ".join(_ordered(names)), reason), []).append(system)
+    told = [f"Empty: {names} of {', '.join(systems)}: {reason}." for (names, reason), systems in alike.items()]
     tried = [row for result in standing(results) for row in [*result["rows"], *_discarded(result)]]
     count = sum(bool(row.get("discarded")) for row in tried)
     return (*told, f"{count} runs were discarded, since their fault did not fire.") if count else tuple(told)
@@ -341,7 +352,7 @@ def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
     """All tables of the recovery benchmark.
 
     Args:
-        is_short: only what the README shows, without the reasons.
+        is_short: only what the README shows.
     """
     rows = counting(results)
     figures = {
@@ -368,7 +379,7 @@ def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
         found.append(clean(rows, settings))
     found += [] if is_short else [alarms(rows)]
     tables = [table for table in found if table is not None]
-    if tables and not is_short:
+    if tables:
         last = tables[-1]
         notes = (*last.notes, *reasons(results))
         tables[-1] = Table(title=last.title, columns=last.columns, rows=last.rows, notes=notes)

@@ -76,6 +76,14 @@ def leftovers() -> list[str]:
     return sorted(name for name, pid in found.items() if not Path("/proc", pid).exists())
 
 
+def swept(place: Path, kind: str) -> str:
+    """Remove folders of this kind whose makers are gone; returns what the names of this process's own begin with."""
+    for left in place.glob(f"{kind}-[0-9]*-*"):
+        if not Path("/proc", left.name.removeprefix(f"{kind}-").split("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return f"{kind}-{os.getpid()}-"
+
+
 def pids_on(host: str) -> set[int]:
     """Processes in a namespace."""
     with contextlib.suppress(HostsError):  # it is gone

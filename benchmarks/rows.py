@@ -122,6 +122,20 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     }
 
 
+def slowest_resumption_s(faults: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of all faults of a storm, by time, the longest time until survivors went on; None: after one they never did.
+
+    What had not gone on when the next fault came went on when that one's did.
+    """
+    longest_s, resumed_s = 0.0, None
+    for row in reversed(faults):
+        resumed_s = row["at_s"] + row["t_resume_s"] if row["t_resume_s"] is not None else resumed_s
+        if resumed_s is None:
+            return None
+        longest_s = max(longest_s, resumed_s - row["at_s"])
+    return longest_s if faults else None
+
+
 def _last_s(commits: Sequence[Commit], victims: frozenset[int]) -> float:
     """When the last of those committed it who were not hit; where all were, of them."""
     return max(commit.at_s for commit in [one for one in commits if one.pid not in victims] or commits)
@@ -303,7 +317,8 @@ def medians(rows: Iterable[dict[str, Any]], discarded: Iterable[dict[str, Any]] 
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     thrown_away = Counter(map(_kind, discarded))
     for row in rows:
-        groups.setdefault(_kind(row), []).append(row)
+        group = groups.setdefault(_kind(row), [])
+        group += [] if row.get("unavailable") else [row]
     return [
         {
             "scenario": scenario,
@@ -312,7 +327,7 @@ def medians(rows: Iterable[dict[str, Any]], discarded: Iterable[dict[str, Any]] 
             "repetitions": len(group),
             "discarded": thrown_away[scenario, system, settings],
             "timed_out": sum(bool(row.get("timed_out")) for row in group),
-            "digests_equal": all(row.get("digests_equal") for row in group),
+            "digests_equal": _all_equal(group),
             **{name: _median(row.get(name) for row in group) for name in FIGURES},
         }
         for (scenario, system, settings), group in groups.items()
@@ -330,6 +345,12 @@ def broken_promises(row: Mapping[str, Any]) -> list[str]:
         "replicas ended with different parameters": row.get("digests_equal") is False,
     }
     return [what for what, is_so in told.items() if is_so]
+
+
+def _all_equal(rows: Iterable[Mapping[str, Any]]) -> bool | None:
+    """Whether replicas ended with the same bits in all runs of which that is known; None: in none it is."""
+    known = [row["digests_equal"] for row in rows if row.get("digests_equal") is not None]
+    return all(known) if known else None
 
 
 def _kind(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -298,9 +298,10 @@ def busy(stage: Stage) -> Fault:
     The first one is enough, and ends it.
     """
     fault = stage.fault("busy", set())
+    environment = dict(stage.hosts.environment)  # by which what a bench leaves that was killed is found
     with contextlib.ExitStack() as stack:
         for _ in range(os.cpu_count() or 1):
-            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"], env=environment))
             stack.callback(hog.kill)
         stage.allow_s(stage.long_s + _BUSY_END_S)
         until_s, lost = time.monotonic() + stage.long_s, lost_before(stage.watch.log(), stage.watch.step)

@@ -79,7 +79,7 @@ PLANS = {
 def main() -> None:
     """Play a plan; the exit code is 1 if something went wrong with the bench itself."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results: each plan's in one")
     parser.add_argument("--plan", choices=PLANS, default="usual")
     parser.add_argument("--storm-s", type=float, default=120.0, help="length of a storm")
     parser.add_argument("--minutes", type=float, default=57.0, help="after which no run begins")
@@ -91,7 +91,7 @@ def main() -> None:
     until_s = time.monotonic() + 60 * args.minutes
     clean_up_when_told_to_end()
     with opened(Settings(), args.keep) as bench:
-        for part in PLANS[args.plan]:
+        for place, part in enumerate(PLANS[args.plan]):
             bench.settings = Settings(
                 repeats=part.repeats,
                 deadline_s=part.deadline_s,
@@ -99,8 +99,8 @@ def main() -> None:
                 storm_s=args.storm_s,
                 seed=args.seed,
             )
-            order = list(turns(part.scenarios, [part.settings], part.systems, part.repeats))
-            measure(bench, order, args.out / f"{part.name}.json", until_s)
+            order = list(turns(part.scenarios, [part.settings], part.systems, part.repeats, begin=place))
+            measure(bench, order, args.out / args.plan / f"{part.name}.json", until_s)
     sys.exit(1 if bench.troubles else 0)
 
 

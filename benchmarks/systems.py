@@ -91,7 +91,7 @@ RAY_TUNED = {
 }
 
 SYSTEMS = {
-    # Nothing is tuned: it has no timeouts that a user has to find.
+    # Of its own nothing is tuned: it has no timeouts that a user has to find.
     "elastic": System(
         module="benchmarks.elastic_job",
         supervisor="ray::Guard",
@@ -99,6 +99,7 @@ SYSTEMS = {
         preparing="ray::WorkerActor.stand_by",
         on_ray=True,
         has_spares=True,
+        tuned=RAY_TUNED,
     ),
     # Steps are counted from the checkpoint; a peer's is taken every 10 steps, or, tuned, as often as it can be had.
     "torchft": System(
@@ -130,7 +131,8 @@ SYSTEMS = {
         on_ray=True,
         cannot=_RESTARTS,
         default={"collective_timeout_s": 1800.0, "resize_s": 60.0, "checkpoint_steps": 10},
-        tuned={
+        tuned=RAY_TUNED
+        | {
             "collective_timeout_s": 5.0,
             "resize_s": 1.0,
             # checkpoint_steps stays: a report costs 0.2 s

@@ -30,15 +30,20 @@ class Turn:
     number: int
 
 
-def turns(scenarios: Sequence[str], settings: Sequence[str], systems: Sequence[str], repeats: int) -> Iterator[Turn]:
+def turns(
+    scenarios: Sequence[str], settings: Sequence[str], systems: Sequence[str], repeats: int, begin: int = 0
+) -> Iterator[Turn]:
     """All runs in their order: in each repetition every scenario, in that every system, and each time another begins.
 
     Settings come one after the other, since each has a cluster of its own.
+
+    Args:
+        begin: place of the system that begins the first time.
     """
     for setting in settings:
         for number in range(repeats):
-            first = number % len(systems)
-            for scenario in scenarios:
+            for place, scenario in enumerate(scenarios):
+                first = (begin + number + place) % len(systems)
                 for system in (*systems[first:], *systems[:first]):
                     yield Turn(scenario=scenario, settings=setting, system=system, number=number)
 

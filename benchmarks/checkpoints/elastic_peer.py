@@ -10,32 +10,35 @@ from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from benchmarks.checkpoint_peers import Nothing
-from benchmarks.checkpoints.elastic_slots import Slots, new_bench, newest, restored
+from benchmarks.checkpoints.elastic_slots import Slots, new_bench, newest, reserve, restore
 from benchmarks.checkpoints.serving import Task, serve, task_from_arguments
-from benchmarks.checkpoints.state import Work
+from benchmarks.checkpoints.state import Work, new_state
 from elastic.actors.equipment import Equipment, budget_bytes
 from elastic.actors.peer_source import PeerSource
 from elastic.actors.replica import end_replica, start_replica
 from elastic.checkpoint import memory
 from elastic.checkpoint.memory import MemorySource
 from elastic.settings import Keep
+from elastic.train.landing import Landing
+from elastic.train.tracked import Tracked
 
 TIMEOUT_S = 120.0
 STORE = 8  # times the state
 
 
 class Joiner:
-    """An actor on a node that holds nothing: it reads the state from another one."""
+    """An actor on a node that holds nothing: it gets its state from another one."""
 
-    def __init__(self, run: str) -> None:
-        self._run = run
-        self._into: list[Any] = []
+    def __init__(self, run: str, nbytes: int) -> None:
+        self._run, self._tracked, self._landing = run, Tracked(), Landing()
+        model, optimizer = new_state(nbytes)
+        self._tracked.add({"model": model, "optimizer": optimizer})
 
-    def restore(self, source: PeerSource) -> float:
-        """Seconds."""
-        began_s = time.perf_counter()
-        self._into = restored([source], self._run, self._into)
-        return time.perf_counter() - began_s
+    def make_room(self) -> None:
+        reserve(self._landing, self._tracked)
+
+    def restore(self, source: PeerSource) -> None:
+        restore([source], self._run, self._tracked, self._landing)
 
 
 class SlotsAndPeer(Slots):
@@ -45,6 +48,7 @@ class SlotsAndPeer(Slots):
 
     def __init__(self, bench: Any, task: Task, nodes: list[str]) -> None:
         super().__init__(bench, task)
+        self._landing.release()  # the joiner has its own
         self._giver, self._taker = nodes
         equipment = Equipment(
             incarnation=1,
@@ -58,7 +62,8 @@ class SlotsAndPeer(Slots):
         )
         self._replicas = {node: start_replica(node, equipment) for node in nodes}
         here = NodeAffinitySchedulingStrategy(self._giver, soft=False)
-        self._joiner = ray.remote(num_cpus=0)(Joiner).options(scheduling_strategy=here).remote(self.run)
+        self._joiner = ray.remote(num_cpus=0)(Joiner).options(scheduling_strategy=here).remote(self.run, task.nbytes)
+        ray.get(self._joiner.make_room.remote(), timeout=TIMEOUT_S)
         self._held: Any = None
 
     def node(self) -> None:
@@ -80,6 +85,7 @@ class SlotsAndPeer(Slots):
             drop = self._replicas[self._taker].drop.options(concurrency_group="control")
             ray.get(drop.remote(1, self._held), timeout=TIMEOUT_S)
             self._held = None
+            ray.get(self._joiner.make_room.remote(), timeout=TIMEOUT_S)
             time.sleep(1.0)  # Ray frees memory of its stores once a second
 
     def close(self) -> None:

@@ -5,22 +5,21 @@ import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from benchmarks.checkpoints.bench import Bench, Settings
 from benchmarks.checkpoints.serving import Keeper, Task, serve, task_from_arguments
 from benchmarks.checkpoints.state import Work
 from elastic.checkpoint import memory
-from elastic.checkpoint.boxes import Want, plan
 from elastic.checkpoint.catalog import candidates
 from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.memory import MemorySource
-from elastic.checkpoint.reader import read, take_inventory
+from elastic.checkpoint.reader import take_inventory
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.vault import open_vault
 from elastic.control.values import CommitId
+from elastic.train.landing import Landing
+from elastic.train.restore import fetch
+from elastic.train.tracked import Tracked
 
 
 class Slots(Keeper):
@@ -34,7 +33,8 @@ class Slots(Keeper):
         self._vaults = task.disk / "vaults"
         self.storage = (self._vaults,)
         self._commit: CommitId | None = None
-        self._into: list[Any] = []
+        self._tracked, self._landing = bench.tracked, Landing()
+        reserve(self._landing, self._tracked)
 
     def begin(self) -> None:
         self._commit = self._door()
@@ -60,10 +60,11 @@ class Slots(Keeper):
         vault.close()
 
     def restore(self) -> None:
-        self._into = restored([self.source], self.run, self._into)
+        restore([self.source], self.run, self._tracked, self._landing)
 
     def clear(self) -> None:
         shutil.rmtree(self._vaults, ignore_errors=True)
+        reserve(self._landing, self._tracked)
 
 
 def newest(source: Source, run: str) -> Manifest:
@@ -71,18 +72,15 @@ def newest(source: Source, run: str) -> Manifest:
     return candidates(take_inventory([source]).holders, run)[0].manifests[0]
 
 
-def restored(sources: Sequence[Source], run: str, into: list[Any]) -> list[Any]:
-    """The newest step, read with the library's reader, every chunk verified.
-
-    Args:
-        into: what the last call returned, so that its pages are warm; empty the first time.
-    """
+def restore(sources: Sequence[Source], run: str, tracked: Tracked, landing: Landing) -> None:
+    """The newest step, as a worker does it: every chunk is verified, and the objects, once they have taken it over."""
     candidate = candidates(take_inventory(sources).holders, run)[0]
-    entries = candidate.manifests[0].entries
-    wants = [Want(path=one.path, dtype=one.dtype, whole=one.shape, box=one.box) for one in entries]
-    into = into or [np.ones(one.nbytes, dtype=np.uint8) for one in entries]
-    read(candidate, plan(wants, candidate.manifests, own=0), into)
-    return into
+    fetch(tracked, candidate, 0, 1, landing).install()
+
+
+def reserve(landing: Landing, tracked: Tracked) -> None:
+    """Memory that a worker touches on its way to the door, before it restores."""
+    landing.reserve(tracked.flatten().tensors, tracked.optimizers)
 
 
 def new_bench(task: Task) -> Bench:

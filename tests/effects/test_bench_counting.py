@@ -148,6 +148,26 @@ def test_a_run_that_ends_during_the_first_strike_of_a_storm_counts(
     assert (row["survivors"], row["misfires"]) == (3, 0)
 
 
+def test_a_bench_that_is_broken_off_leaves_an_older_result_and_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "provenance", dict)
+    made, out, played = Bench(Settings(), tmp_path), tmp_path / "out.json", list[Turn]()
+
+    def repetition(turn: Turn) -> dict[str, Any]:
+        if played:
+            raise KeyboardInterrupt
+        played.append(turn)
+        return bench.blank(turn)
+
+    monkeypatch.setattr(made, "repetition", repetition)
+    out.write_text("an older one")
+    with pytest.raises(KeyboardInterrupt):
+        recovery.measure(made, [TURN, TURN], out)
+    assert out.read_text() == "an older one"
+    assert len(json.loads((tmp_path / "out.partial").read_text())["rows"]) == 1
+
+
 def test_a_fault_that_never_fires_has_a_row_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "provenance", dict)
     made = Bench(Settings(), tmp_path)

@@ -14,6 +14,7 @@ from benchmarks.rows import (
     pause,
     recovery,
     share_of_ideal,
+    slowest_resumption_s,
     step_time_s,
     where_time_went,
     whole_run,
@@ -310,6 +311,23 @@ def test_a_promise_that_a_run_breaks_is_named(shown: dict, broken: int) -> None:
     assert len(broken_promises(shown)) == broken
 
 
+@pytest.mark.parametrize(
+    ("resumed_s", "slowest_s"),
+    [
+        ((1.0, 2.0, 0.5), 2.0),
+        ((1.0, None, 3.0), 23.0),  # it went on when it went on after the next fault
+        ((None, None, 3.0), 43.0),
+        ((1.0, 2.0, None), None),
+        ((), None),
+    ],
+)
+def test_the_slowest_resumption_of_a_storm_goes_on_over_the_next_strike(
+    resumed_s: tuple[float | None, ...], slowest_s: float | None
+) -> None:
+    faults = [{"at_s": 100.0 + 20.0 * place, "t_resume_s": seconds} for place, seconds in enumerate(resumed_s)]
+    assert slowest_resumption_s(faults) == slowest_s
+
+
 def test_medians_leave_out_what_a_repetition_does_not_have() -> None:
     base = {"scenario": "kill", "system": "elastic", "digests_equal": True}
     rows = [
@@ -318,9 +336,12 @@ def test_medians_leave_out_what_a_repetition_does_not_have() -> None:
         base | {"t_resume_s": None, "timed_out": True, "digests_equal": None},
         base | {"scenario": "stop", "t_resume_s": 7.0},
     ]
-    kill, stop = medians(rows)
+    kill, stop, node = medians([*rows, base | {"scenario": "node", "unavailable": "the time was over"}])
+    assert (node["repetitions"], node["digests_equal"]) == (0, None)
     assert (kill["repetitions"], kill["timed_out"], kill["t_resume_s"], kill["steps_lost"]) == (3, 1, 2.0, 0)
-    assert kill["digests_equal"] is False
+    assert kill["digests_equal"] is True, "of one run it is not known"
+    assert [one["digests_equal"] for one in medians([rows[2], rows[2] | {"digests_equal": False}])] == [False]
+    assert [one["digests_equal"] for one in medians([rows[2]])] == [None]
     assert (stop["scenario"], stop["t_resume_s"], stop["t_full_s"]) == ("stop", 7.0, None)
 
 

@@ -80,7 +80,7 @@ def test_a_factor_stands_beside_its_goal() -> None:
     ]
     table = goals.held_to([result(*rows)])
     assert table is not None and cells(table) == {
-        "hang: the survivors' next commit": {
+        "hang: the survivors' next commit (1 run each)": {
             "torchft": "2, goal 3 (missed)", "ray-train": "", "torchrun": "", "ddp": "", "nvrx-inprocess": "",
         }
     }  # fmt: skip
@@ -94,7 +94,7 @@ def test_more_steps_in_a_storm_are_better() -> None:
         for name, count in (("elastic", 300), ("ray-train", 100))
     ]
     table = goals.held_to([result(*rows)])
-    assert table is not None and cells(table)["storm: steps committed"]["ray-train"] == "3, goal 2"
+    assert table is not None and cells(table)["storm: steps committed (1 run each)"]["ray-train"] == "3, goal 2"
     assert goals.missed([result(*rows)]) == []
 
 
@@ -119,7 +119,7 @@ def test_who_never_came_to_it_is_told_and_no_factor() -> None:
         run("torchrun", settings="tuned", t_resume_s=8.0),
     ]
     table = goals.held_to([result(*rows)])
-    assert table is not None and cells(table)["kill: full size again"]["torchrun"] == "never, goal 4"
+    assert table is not None and cells(table)["kill: full size again (1 run each)"]["torchrun"] == "never, goal 4"
     assert goals.held_to([result(run("elastic"))]) is None
 
 
@@ -150,7 +150,7 @@ def test_a_run_that_did_not_come_to_it_counts_and_one_that_never_took_place_is_e
 def test_why_a_cell_is_empty_is_said() -> None:
     rows = [run("torchrun", scenario=name, unavailable="one host only") for name in ("node", "partition")]
     assert recovery_tables.reasons([result(run("elastic", t_resume_s=1.0), *rows)]) == (
-        "Empty: torchrun, node, partition: one host only.",
+        "Empty: node, partition of torchrun: one host only.",
     )
 
 
@@ -290,7 +290,7 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
             steps_in_storm=900,
             samples_in_storm=21_000,
             share=0.88,
-            faults=[{}] * 40,
+            faults=[{"at_s": float(second), "t_resume_s": 1.2} for second in range(40)],
             steps_lost=0,
             t_resume_s=1.2,
             misfires=1,
@@ -314,7 +314,8 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
     shares = {"outage_share": 0.02, "below_full_size_share": 0.01, "start_up_share": 0.09}
     times = recovery_tables.storm_times([rows[0] | shares], "default")
     assert times is not None and times.rows == (("elastic", "0.88", "0.02", "0.01", "0.09"),)
-    assert clean is not None and clean.rows == (
+    assert clean is not None and ", 1 run each (default)" in clean.title
+    assert clean.rows == (
         ("elastic", "0.8", "1", "0.0625"),
         ("peer", "**1**", "**1.25**", "0.05"),
     )
@@ -433,6 +434,15 @@ def test_a_goal_of_our_own_that_is_missed_has_its_reason() -> None:
     assert kept is not None and kept.rows[0][3] == "<= 1.5" and not kept.notes
 
 
+def test_of_comparisons_that_with_most_runs_of_each_system_counts() -> None:
+    """One that came to fewer runs of the peers, as the time was over, does not hide a whole one."""
+    pairs = [("elastic", 0), ("elastic", 1), ("peer", 0), ("peer", 1)]
+    whole = result(*(run(name, number, t_resume_s=1.0) for name, number in pairs))
+    newer = result(*(run(name, number, t_resume_s=2.0) for name, number in pairs[:3]))
+    newer["provenance"] = PROVENANCE | {"date": "2027"}
+    assert {row["t_resume_s"] for row in recovery_tables.counting([whole, newer])} == {1.0}
+
+
 def test_the_newest_result_with_enough_runs_counts_alone() -> None:
     later = {"provenance": PROVENANCE | {"date": "2026-02-02", "commit": "abcdefghi"}}
     table = goals.alone(
@@ -442,7 +452,9 @@ def test_the_newest_result_with_enough_runs_counts_alone() -> None:
     assert goals.alone([alone(0.8, count=4), result(run("torchft", scenario="join"))]) is None
     unfinished = alone(0.8)
     unfinished["rows"][0]["longest_gap_s"] = None
-    assert goals.alone([unfinished]) is None
+    for before in ([], [alone(0.4) | {"provenance": PROVENANCE | {"date": "2025"}}]):
+        table = goals.alone([*before, unfinished])
+        assert table is not None and table.rows[0][1:4] == ("3, 4 of 5", "5", "<= 1.5 (missed)")
 
 
 def test_goals_of_several_commits_say_which_is_of_which() -> None:
