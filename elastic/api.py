@@ -47,7 +47,7 @@ from elastic.control.remediation import Policy
 from elastic.control.schedules import Schedule, schedule_of
 from elastic.control.state import RunState
 from elastic.control.values import Fork
-from elastic.knobs import Given, Knob, effective
+from elastic.knobs import Given, Knob, RunConfig, Tree, effective
 from elastic.policies import policy_of
 from elastic.progress import Progress
 from elastic.report.window import window
@@ -114,7 +114,22 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address, "health": health}
     given["page"] = page
     arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
-    chosen, tree = load(config, arguments)
+    return train(train_fn, *load(config, arguments), policy=policy, callbacks=callbacks)
+
+
+def train(
+    train_fn: Callable[[Any], Any],
+    chosen: RunConfig,
+    tree: Tree,
+    *,
+    policy: Policy | str | None = None,
+    callbacks: Sequence[Callback | WorkerCallback] | None = None,
+) -> Result:
+    """`fit`, with settings that are loaded already; what is not said here, and errors, are those of `fit`.
+
+    Args:
+        chosen, tree: what is in effect, and where it came from (`elastic.config.load`).
+    """
     made_up = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     name = checked_name(chosen.name or made_up, "fit(name=...)")
     directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
@@ -143,7 +158,8 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         token = tokens.draw(directory)
         stack.callback(tokens.forget, token)
         may_come_back = chosen.name is not None and not is_local
-        knobs = effective(replace(chosen, name=name, run_dir=str(directory)), tree)
+        in_effect = replace(chosen, name=name, run_dir=str(directory), checkpoint=settings.checkpoint)
+        knobs = effective(in_effect, tree)
         finished = _drive(work, settings, journal, run_logs, knobs, token, former, past, may_come_back=may_come_back)
     return _result(finished, directory)
 
@@ -223,12 +239,13 @@ def _drive(
             with _heeding_sigterm(emit), injector, machines as machine_keeper:
                 finished = driver.run(fleet, tiers, opening=opening, machines=machine_keeper)
                 metrics.on_end()
-                is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
+                stays = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
                 if finished.outcome.ending is Ending.EXITED:
-                    _hand_over(finished, fleet, tiers, is_kept=is_kept)
+                    _hand_over(finished, fleet, tiers, is_kept=stays)
                 if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
-                    is_kept = _make_safe(tiers, is_kept)
+                    stays = _make_safe(tiers, stays)
                     driver.tell_late()
+                is_kept = stays  # not before: who is interrupted while the last step comes down leaves its only copy
             copy_journal()
             return finished
         finally:

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -49,12 +50,23 @@ def _from_file(path: Path, knob: str) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # what lies beside it can be imported, as from a script
+    before = set(sys.modules)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's file raises
         raise SettingError(f"{knob}={str(path)!r} cannot be imported: {type(error).__name__}: {error}") from error
     cloudpickle.register_pickle_by_value(module)
+    for imported in set(sys.modules) - before:
+        if _lies_beside(sys.modules[imported], folder):
+            cloudpickle.register_pickle_by_value(sys.modules[imported])
     return module
+
+
+def _lies_beside(module: ModuleType, folder: str) -> bool:
+    """Whether another process, which looks elsewhere, may not find it; what is installed is everywhere."""
+    place = getattr(module, "__file__", None) or ""
+    is_ours = module.__name__.partition(".")[0] == __name__.partition(".")[0]
+    return place.startswith(f"{folder}{os.sep}") and "site-packages" not in place and not is_ours
 
 
 def _by_name(name: str, knob: str) -> ModuleType:

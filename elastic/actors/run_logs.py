@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -49,8 +50,6 @@ class RunLogs(logging.Handler):
         self._nodes: dict[str, str] = {}
         self._has_failed = False
         self._writing, self._telling = threading.Lock(), threading.Lock()
-        self._console: logging.Handler | None = None
-        self._level_before = logging.NOTSET
 
     def heed(self, event: ev.Event) -> bool:
         """Whether an event was for the logs alone; from any thread."""
@@ -84,12 +83,7 @@ class RunLogs(logging.Handler):
         self._write(DRIVER, (line_of(record),), DRIVER, "")
 
     def __enter__(self) -> "RunLogs":
-        self._level_before = log.level
-        if log.level == logging.NOTSET:
-            log.setLevel(logging.INFO)
-        if not log.handlers and not logging.getLogger().handlers:
-            self._console = _console(self._stream)
-            log.addHandler(self._console)
+        _SHOWN.enter(self._stream)
         log.addHandler(self)
         return self
 
@@ -99,9 +93,7 @@ class RunLogs(logging.Handler):
         for level, text in told:
             _show(level, text)
         log.removeHandler(self)
-        if self._console is not None:
-            log.removeHandler(self._console)
-        log.setLevel(self._level_before)
+        _SHOWN.leave()
         self.afterwards.close()
 
     def _write(self, name: str, lines: tuple[LogLine, ...], role: str, node: str) -> None:
@@ -122,6 +114,42 @@ class RunLogs(logging.Handler):
                 self._has_failed = True
                 with suppress(OSError, ValueError):  # it may lead to the same disk, or nowhere any more
                     print(f"logs are not written to {self.folder}: {error.strerror}", file=self._stream)
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What all runs of a process share: the level of "elastic", and, if nobody has one, a handler for the terminal."""
+
+    users: int = 0
+    level_before: int = logging.NOTSET
+    console: logging.Handler | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, stream: TextIO) -> None:
+        with self.lock:
+            self.users += 1
+            if self.users > 1:
+                return
+            self.level_before = log.level
+            if log.level == logging.NOTSET:
+                log.setLevel(logging.INFO)
+            if not log.handlers and not logging.getLogger().handlers:
+                self.console = _console(stream)
+                log.addHandler(self.console)
+
+    def leave(self) -> None:
+        """As it was before, once the last one has left."""
+        with self.lock:
+            self.users -= 1
+            if self.users:
+                return
+            if self.console is not None:
+                log.removeHandler(self.console)
+                self.console = None
+            log.setLevel(self.level_before)
+
+
+_SHOWN = _Shown()
 
 
 def put_aside(path: Path) -> Path:

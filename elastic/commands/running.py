@@ -1,6 +1,5 @@
 """Effect. `elastic run`: trains what a file, or a configuration, names."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +35,19 @@ def run(
     TRAIN_FN is file.py:function, package.module:function, or file.py, whose function is train_fn. CONFIG is a YAML file
     that names it, as its knob train_fn.
     """
-    from elastic.api import fit
+    from elastic.api import train
     from elastic.config import assigned, load
     from elastic.knobs import merged
+    from elastic.settings import Chaos
 
     if Path(what).suffix in (".yaml", ".yml"):
         if config is not None:
             raise SettingError(f"{what} is a configuration, and --config={config} another: give one of them")
         what, config = "", Path(what)
-    given = _given(name=name, policy=policy, address=address)
-    chosen, _ = load(config, merged(*[assigned(one) for one in assignments], given))
-    train_fn = _loaded(what or chosen.train_fn or "")
-    if chaos is not None:
-        from elastic.settings import Chaos
-
-        chosen = replace(chosen, chaos=Chaos(enable_fault_injection=True, schedule=chaos))
-    arguments = {one: getattr(chosen, one) for one in _ARGUMENTS}
-    result = fit(train_fn, config=config, **arguments)  # what it leaves out is in no other file either
+    broken = None if chaos is None else Chaos(enable_fault_injection=True, schedule=chaos)
+    given = _given(name=name, policy=policy, address=address, chaos=broken)
+    chosen, tree = load(config, merged(*[assigned(one) for one in assignments], given))
+    result = train(_loaded(what or chosen.train_fn or ""), chosen, tree)
     facts = {
         "run_dir": result.run_dir,
         "steps": result.steps,
@@ -66,23 +61,7 @@ def run(
     tell(facts, as_json, f"{told}{'; ' if metrics else ''}{metrics}", f"journal in {result.run_dir}")
 
 
-_ARGUMENTS = (
-    "policy",
-    "scaling",
-    "limits",
-    "checkpoint",
-    "health",
-    "chaos",
-    "logs",
-    "page",
-    "name",
-    "seed",
-    "run_dir",
-    "address",
-)
-
-
-def _given(**values: str | None) -> dict[str, Any]:
+def _given(**values: Any) -> dict[str, Any]:
     from elastic.knobs import Given
 
     return {name: Given(value, f"--{name}") for name, value in values.items() if value is not None}

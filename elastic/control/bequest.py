@@ -28,12 +28,13 @@ class Bequest:
 
     Attributes:
         quarantine: by node that gets no worker, for how many more seconds; None: for good.
-        unhealthy: by node that fails its check, how much of that is for this.
-        resets: GPUs that are to be reset, or being reset: the node, they, and how many seconds are left for it.
+        unhealthy: by node that fails its check, how much of that is for this, None as there.
+        resets: GPUs that are to be reset, or being reset: the node, they, the seconds that are left for it, None: any
+            number.
         node_incidents: by node, failures with a culprit on it.
         budgets: by class of failure, what is left.
         recovery_s: by kind of remediation, how long the last ones took. placing_s, loading_s: of the last workers.
-        paused: why the run is, empty if it is not; paused_s: for how much longer.
+        paused: why the run is, empty if it is not; paused_s: for how much longer, None: until somebody resumes it.
         restarts: how often in a row state came from a tier, without a step past `furthest`, -1 if it has not.
         without_progress: incidents in a row with no stable step between them.
         disputed: what has made all that live workers hold worthless, empty: nothing has; disputed_at_most: the step
@@ -41,15 +42,15 @@ class Bequest:
     """
 
     quarantine: Mapping[str, float | None] = field(default_factory=dict)
-    unhealthy: Mapping[str, float] = field(default_factory=dict)
-    resets: tuple[tuple[str, tuple[str, ...], float], ...] = ()
+    unhealthy: Mapping[str, float | None] = field(default_factory=dict)
+    resets: tuple[tuple[str, tuple[str, ...], float | None], ...] = ()
     node_incidents: Mapping[str, int] = field(default_factory=dict)
     budgets: Mapping[str, float] = field(default_factory=dict)
     recovery_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     placing_s: tuple[float, ...] = ()
     loading_s: tuple[float, ...] = ()
     paused: str = ""
-    paused_s: float = 0.0
+    paused_s: float | None = 0.0
     restarts: int = 0
     furthest: int = -1
     without_progress: int = 0
@@ -62,13 +63,9 @@ def left_by(state: RunState) -> Bequest:
     """What a driver would leave if it died now. Who starts a run again that has ended begins its counts anew."""
     care, limits, now_s = state.care, state.settings.limits, state.seen_s or 0.0
     of_nodes = Bequest(
-        quarantine={
-            node: None if until_s == inf else until_s - now_s
-            for node, until_s in care.quarantine.items()
-            if until_s > now_s
-        },
-        unhealthy={node: until_s - now_s for node, until_s in care.unhealthy.items() if until_s > now_s},
-        resets=tuple((one.node, one.gpus, one.until_s - now_s) for one in care.resets if one.until_s > now_s),
+        quarantine={node: _left_s(until_s, now_s) for node, until_s in care.quarantine.items() if until_s > now_s},
+        unhealthy={node: _left_s(until_s, now_s) for node, until_s in care.unhealthy.items() if until_s > now_s},
+        resets=tuple((one.node, one.gpus, _left_s(one.until_s, now_s)) for one in care.resets if one.until_s > now_s),
         node_incidents=dict(care.node_incidents),
         recovery_s={kind.value: seconds for kind, seconds in care.recovery_s.items()},
         placing_s=care.placing_s,
@@ -83,7 +80,7 @@ def left_by(state: RunState) -> Bequest:
         of_nodes,
         budgets={kind: level for kind, level in levels.items() if level < size},
         paused="" if care.hold is None else care.hold.reason,
-        paused_s=0.0 if care.hold is None else max(0.0, care.hold.until_s - now_s),
+        paused_s=0.0 if care.hold is None else _left_s(max(now_s, care.hold.until_s), now_s),
         restarts=state.restarts,
         furthest=state.furthest if state.restarts else -1,
         without_progress=state.without_progress,
@@ -103,14 +100,18 @@ def is_to_be_told(before: RunState, state: RunState) -> bool:
 
 def taken_on(state: RunState, left: Bequest, now_s: float) -> dict[str, Any]:
     """What it makes of the state of a new driver; what only another version knows is left out."""
-    hold = Hold(reason=left.paused, until_s=now_s + left.paused_s) if left.paused else None
+    hold = Hold(reason=left.paused, until_s=_until_s(left.paused_s, now_s)) if left.paused else None
     whole_s = state.settings.limits.gpu_reset_timeout_s
+
+    def since_s(left_s: float | None) -> float:
+        return now_s if left_s is None else now_s + left_s - whole_s
+
     care = replace(
         state.care,
-        quarantine={node: inf if for_s is None else now_s + for_s for node, for_s in left.quarantine.items()},
-        unhealthy={node: now_s + for_s for node, for_s in left.unhealthy.items()},
+        quarantine={node: _until_s(for_s, now_s) for node, for_s in left.quarantine.items()},
+        unhealthy={node: _until_s(for_s, now_s) for node, for_s in left.unhealthy.items()},
         resets=tuple(
-            Reset(node=node, gpus=gpus, since_s=now_s + left_s - whole_s, until_s=now_s + left_s)
+            Reset(node=node, gpus=gpus, since_s=since_s(left_s), until_s=_until_s(left_s, now_s))
             for node, gpus, left_s in left.resets
         ),
         node_incidents=dict(left.node_incidents),
@@ -124,6 +125,15 @@ def taken_on(state: RunState, left: Bequest, now_s: float) -> dict[str, Any]:
     )
     counts = {"restarts": left.restarts, "furthest": left.furthest, "without_progress": left.without_progress}
     return {"care": care, **counts, "disputed_from": left.disputed_from}
+
+
+def _left_s(until_s: float, now_s: float) -> float | None:
+    """What JSON has no word for, an end that never comes, is None."""
+    return None if until_s == inf else until_s - now_s
+
+
+def _until_s(left_s: float | None, now_s: float) -> float:
+    return inf if left_s is None else now_s + left_s
 
 
 def bequest_of(line: Mapping[str, Any]) -> Bequest:

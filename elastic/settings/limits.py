@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from elastic.errors import SettingError
 
 _MAY_BE_ZERO = frozenset({"max_in_job_restarts", "max_workload_restarts", "connect_ahead_s"})
+_MOST = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +176,8 @@ class Limits:
                 raise SettingError(f"Limits.{name}={value} must not be negative")
             if name not in _MAY_BE_ZERO and not value > 0:  # not a number is refused too
                 raise SettingError(f"Limits.{name}={value} must be positive")
+            if value > _MOST:  # clocks of libraries and of the kernel take no more
+                raise SettingError(f"Limits.{name}={value} must be at most {_MOST:g}: of seconds these are 31 years")
         if self.heartbeat_timeout_s <= self.heartbeat_polling_period_s:
             raise SettingError(
                 f"Limits.heartbeat_timeout_s={self.heartbeat_timeout_s} must be longer than "

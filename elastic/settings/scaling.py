@@ -77,6 +77,8 @@ class Scaling:
             raise SettingError(
                 f"Scaling.gpu_collectives={self.gpu_collectives!r} must be one of {', '.join(GPU_COLLECTIVES)}"
             )
+        if not self.resources:
+            raise SettingError("Scaling.resources_per_worker={} must name what a worker is placed by, as in {'CPU': 1}")
         if any(amount <= 0 for amount in self.resources.values()):
             raise SettingError(f"Scaling.resources_per_worker={self.resources_per_worker!r} must hold positive amounts")
         if "object_store_memory" in self.resources:

@@ -31,7 +31,7 @@ from elastic.sim.scenario import Scenario
 
 TICK_S = 0.5
 ATTENTIVE_S = 5.0  # so long after an event time passes in ticks; then only what is in the queue counts
-NEVER_S = 1e12
+NEVER_S = 1e9
 PLANNED = "growth"
 GPUS = ("0",)  # of a worker: which one of them fails makes no difference here
 _BUSY = frozenset({Phase.FREEZING, Phase.FORMING, Phase.STARTING})
@@ -57,11 +57,11 @@ class Driven:
         scaling = Scaling(num_dp_replicas=(max(1, job.minimum_replicas), cluster.replicas), spares=job.spare_replicas)
         usual, to_form_s = Limits(), 3 * self.form_s(cluster.replicas) + 3 * times.heal_s
         limits = Limits(
-            door_timeout_s=usual.door_timeout_s + to_form_s,
-            load_timeout_s=usual.load_timeout_s + 3 * times.loading_s,
+            door_timeout_s=min(NEVER_S, usual.door_timeout_s + to_form_s),
+            load_timeout_s=min(NEVER_S, usual.load_timeout_s + 3 * times.loading_s),
             start_timeout_s=NEVER_S,
             jobset_downtime_threshold_s=NEVER_S,
-            forming_timeout_s=usual.forming_timeout_s + to_form_s,
+            forming_timeout_s=min(NEVER_S, usual.forming_timeout_s + to_form_s),
             restore_timeout_s=NEVER_S,
         )
         settings = RunSettings(run="simulated", scaling=scaling, limits=limits, checkpoint=Checkpoint())

@@ -1,14 +1,12 @@
 """Effect. The command line as a whole: walks all commands there are, so that none falls out of the one style."""
 
 import ast
-import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -17,14 +15,11 @@ from click.testing import CliRunner
 from ray.exceptions import RayActorError, RaySystemError, RpcError
 
 from elastic.actors import asking, cluster, draining
-from elastic.api import fit
 from elastic.cli import cli, main
-from elastic.commands import running
 from elastic.commands.reference import exit_codes, leaves, render, takes_json
 from elastic.commands.style import CODES, UNSOUND, Finite, json_option, tell
 from elastic.control.values import NONE_LEFT_OUT
 from elastic.errors import SettingError
-from elastic.knobs import RunConfig
 from tests.pure.report_lines import a_night, written
 
 ROOT = Path(__file__).parents[2]
@@ -432,18 +427,18 @@ def other(session):
 
 @pytest.fixture
 def fitted(monkeypatch, tmp_path):
-    """What `fit` would be called with; it trains nothing."""
+    """What would be trained, with which settings; nothing is."""
     from elastic import api
     from elastic.control.outcome import Result
 
     calls = []
 
-    def fit(train_fn, **arguments):
-        calls.append((train_fn, arguments))
+    def train(train_fn, chosen, tree):
+        calls.append((train_fn, chosen))
         facts = {"value": None, "world_sizes": [2], "incidents": [], "goodput": 1.0, "run_dir": "runs/night"}
         return Result(steps=3, last_report={"loss": 0.5}, **facts)
 
-    monkeypatch.setattr(api, "fit", fit)
+    monkeypatch.setattr(api, "train", train)
     (tmp_path / "train.py").write_text(SOURCE)
     (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -462,9 +457,9 @@ def test_a_file_is_trained_with_what_else_is_said(fitted, tmp_path):
         "incidents": 0,
         "goodput": 1.0,
     }
-    ((train_fn, arguments),) = fitted
+    ((train_fn, chosen),) = fitted
     assert train_fn(None) == "beside"
-    assert arguments["scaling"].spares == 2 and arguments["name"] == "night" and arguments["chaos"] is None
+    assert chosen.scaling.spares == 2 and chosen.name == "night" and chosen.chaos is None
 
 
 def test_a_configuration_may_name_it(fitted, tmp_path):
@@ -472,9 +467,18 @@ def test_a_configuration_may_name_it(fitted, tmp_path):
     done = elastic("run", str(tmp_path / "run.yaml"), "--chaos", "every 60 kill")
     assert done.exit_code == 0, done.output
     assert done.stdout == "3 steps, 0 incidents, goodput 100.0%; loss 0.5\njournal in runs/night\n"
-    ((train_fn, arguments),) = fitted
-    assert train_fn(None) == "other" and arguments["seed"] == 5
-    assert arguments["chaos"].enable_fault_injection and arguments["chaos"].schedule == "every 60 kill"
+    ((train_fn, chosen),) = fitted
+    assert train_fn(None) == "other" and chosen.seed == 5
+    assert chosen.chaos.enable_fault_injection and chosen.chaos.schedule == "every 60 kill"
+
+
+def test_what_is_set_to_nothing_is_off_and_what_a_run_lives_on_may_be_set_too(fitted, tmp_path):
+    sections = "chaos: {enable_fault_injection: true, schedule: every 60 kill}\nkuberay: {autoscale: true}\n"
+    (tmp_path / "run.yaml").write_text(f"train_fn: {tmp_path}/train.py\n{sections}")
+    done = elastic("run", str(tmp_path / "run.yaml"), "--set", "chaos=null", "--set", "kuberay.autoscale=false")
+    assert done.exit_code == 0, done.output
+    ((_, chosen),) = fitted
+    assert chosen.chaos is None and chosen.kuberay.autoscale is False
 
 
 @pytest.mark.parametrize("how", [["train.py", "--config", "debug.yaml"], ["debug.yaml"]], ids=" ".join)
@@ -486,9 +490,8 @@ def test_what_a_configuration_leaves_out_is_in_no_other_one(fitted, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     done = elastic("run", *how)
     assert done.exit_code == 0, done.output
-    ((_, arguments),) = fitted
-    assert arguments["config"] == Path("debug.yaml")
-    assert arguments["name"] is None and arguments["checkpoint"] is None
+    ((_, chosen),) = fitted
+    assert chosen.seed == 5 and chosen.name is None and chosen.checkpoint is None
 
 
 @pytest.mark.parametrize(
@@ -509,12 +512,6 @@ def test_what_can_not_be_trained_is_refused(fitted, tmp_path, arguments, told):
     assert fitted == []
 
 
-def test_a_file_that_is_run_gives_every_setting_that_fit_takes():
-    """A section that the command forgets would be dropped without a word."""
-    taken = inspect.signature(fit).parameters.keys()
-    assert {"train_fn", *running._ARGUMENTS} == {one.name for one in fields(RunConfig)} & taken
-
-
 def test_a_file_that_cannot_be_written_is_one_sentence(monkeypatch, capsys, tmp_path):
     written(a_night().lines, tmp_path / "run")
     code, out, err = called(
@@ -533,7 +530,7 @@ def no_json(word):
     raise AssertionError(f"{word} is no JSON")
 
 
-@pytest.mark.parametrize("knob", ["limits.lease_s", "limits.hold_timeout_s"])
+@pytest.mark.parametrize("knob", ["health.recheck_s", "health.cooldown_s"])
 def test_a_setting_without_an_end_is_null(knob):
     told = elastic("config", "--set", f"{knob}=inf", "--json")
     assert told.exit_code == 0, told.output

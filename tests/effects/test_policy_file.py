@@ -1,5 +1,6 @@
 """Effect. Policies from files: found, refused with the reason, and at home in a process that has no such file."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -26,6 +27,7 @@ class Patient:
     def event_policy(self, incident, view):
         return patient(incident, view)
 """
+ROOT = Path(__file__).parent.parent.parent
 LOST, VIEW = incident_of(IncidentClass.WORKER_LOST), view_of(3, 1)
 
 
@@ -52,6 +54,36 @@ from elastic.policies.table import incident_of, view_of
 policy = pickle.load(sys.stdin.buffer)
 print(policy(incident_of(IncidentClass.WORKER_LOST), view_of(3, 1)).reason)
 """
+
+
+def test_what_lies_beside_the_file_travels_with_it(tmp_path, monkeypatch):
+    """As a driver's `python train.py` finds it, and no worker would."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "nets_beside").mkdir()
+    (tmp_path / "nets_beside" / "__init__.py").write_text("from nets_beside.words import WORD\n")
+    (tmp_path / "nets_beside" / "words.py").write_text("WORD = 'beside'\ndef said():\n    return WORD\n")
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import nets_beside\nfrom nets_beside.words import said\nfrom elastic.policies import Kind, Remediation\n"
+        "def policy(incident, view):\n"
+        "    return Remediation(kind=Kind.WAIT, reason=f'{said()} {nets_beside.WORD}')\n"
+    )
+    sent = cloudpickle.dumps(policy_of(load_policy(f"{path}:policy")))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE],
+        input=sent,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        cwd=elsewhere,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    for name in [name for name in sys.modules if name.startswith("nets_beside")]:
+        cloudpickle.unregister_pickle_by_value(sys.modules.pop(name))
+    assert done.stdout == b"beside beside\n", done.stderr.decode()
 
 
 @pytest.mark.parametrize("name", ["patient", "Patient"])

@@ -24,6 +24,7 @@ from elastic.settings import Logs, RunSettings
 from elastic.train.host import WorkerHost, WorkerSpec
 from elastic.train.logs import KEPT, LogBuffer
 from tests.effects.helpers import HOST, LONG_S, Running, child, eventually, hear
+from tests.lines import whole_lines
 
 LINE = LogLine(at_s=1.0, level="warning", logger="train", generation=3, step=9, rank=2, text="hot 91", kind="hot %d")
 SETTINGS = RunSettings(run="night", logs=Logs(level="info"))
@@ -152,7 +153,7 @@ def test_a_worker_hands_its_lines_over_with_its_news():
 
 
 def read(folder, name):
-    return [json.loads(text) for text in (folder / "logs" / f"{name}.jsonl").read_text().splitlines()]
+    return whole_lines(folder / "logs" / f"{name}.jsonl")
 
 
 def test_each_worker_has_a_file_and_the_driver_too(tmp_path):
@@ -264,6 +265,22 @@ def test_where_nobody_else_shows_them_lines_go_to_the_stream(tmp_path, monkeypat
         "INFO a line for people",
         "WARNING w4 (rank 2, step 9): hot 91",
     ]
+    assert log.handlers == [] and log.level == logging.NOTSET
+
+
+def test_of_two_runs_in_a_process_the_first_to_end_takes_nothing_from_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log = logging.getLogger("elastic")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "level", logging.NOTSET)
+    first, second = io.StringIO(), io.StringIO()
+    one, other = (RunLogs(tmp_path / name, SETTINGS, stream) for name, stream in (("a", first), ("b", second)))
+    one.__enter__()
+    with other:
+        one.__exit__(None, None, None)
+        log.info("it goes on")
+    assert "it goes on" in first.getvalue(), "the handler that both use"
+    assert [line["text"] for line in whole_lines(tmp_path / "b" / "logs" / "driver.jsonl")] == ["it goes on"]
     assert log.handlers == [] and log.level == logging.NOTSET
 
 

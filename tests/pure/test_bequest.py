@@ -42,12 +42,13 @@ def states(draw: st.DrawFn) -> RunState:
     times = st.lists(SECONDS, max_size=3).map(tuple)
     care = Care(
         quarantine=draw(st.dictionaries(NAMES, until, max_size=3)),
+        unhealthy=draw(st.dictionaries(NAMES, until, max_size=3)),
         node_incidents=draw(st.dictionaries(NAMES, st.integers(1, 9), max_size=3)),
         budgets={kind: Bucket(left=draw(st.floats(0.0, 10.0)), at_s=now_s) for kind in draw(st.sets(CLASSES))},
         recovery_s=draw(st.dictionaries(st.sampled_from(Kind), times, max_size=3)),
         placing_s=draw(times),
         loading_s=draw(times),
-        hold=draw(st.none() | SECONDS.map(lambda left_s: Hold(reason="paused", until_s=now_s + left_s))),
+        hold=draw(st.none() | until.map(lambda until_s: Hold(reason="paused", until_s=until_s))),
     )
     counts = {name: draw(st.integers(0, 9)) for name in ("restarts", "without_progress", "furthest")}
     return replace(BareController().state, care=care, seen_s=now_s, **counts)
@@ -71,11 +72,13 @@ def test_it_comes_through_the_journal_and_means_the_same_by_any_clock(state, now
     heir = heir_of(state, now_s)
     again, nearly = left_by(heir), pytest.approx
     assert again.quarantine.keys() <= left.quarantine.keys()
-    for node, for_s in left.quarantine.items():
-        if for_s is None or for_s > 1e-3:  # less is lost beside a clock of billions
-            assert again.quarantine[node] == (None if for_s is None else nearly(for_s, abs=1e-3))
-    assert (again.paused, again.paused_s) == (left.paused, nearly(left.paused_s, abs=1e-3))
-    timed = {"quarantine": {}, "paused_s": 0.0}
+    for before, after in ((left.quarantine, again.quarantine), (left.unhealthy, again.unhealthy)):
+        for node, for_s in before.items():
+            if for_s is None or for_s > 1e-3:  # less is lost beside a clock of billions
+                assert after[node] == (None if for_s is None else nearly(for_s, abs=1e-3))
+    paused_s = None if left.paused_s is None else nearly(left.paused_s, abs=1e-3)
+    assert (again.paused, again.paused_s) == (left.paused, paused_s)
+    timed = {"quarantine": {}, "unhealthy": {}, "paused_s": 0.0}
     assert replace(again, **timed) == replace(left, **timed)
 
 

@@ -2,9 +2,12 @@
 
 import json
 from dataclasses import replace
+from math import inf
 
 import pytest
 
+from elastic.control.bequest import bequest_of, left_by
+from elastic.control.care import Care, Hold
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.state import RunState
 from elastic.ledger.ledger import Ledger
@@ -216,6 +219,15 @@ def test_a_driver_that_leaves_before_it_has_seen_anything_says_so_and_one_whose_
     assert (phase["phase"], phase["t"]) == ("ended", 7.0)
     over = RunState(settings=RunSettings(run="r", scaling=Scaling()), outcome=Outcome(ending=Ending.SUCCEEDED))
     assert list(broken_off(over, 8.0, KeyboardInterrupt())) == []
+
+
+def test_a_run_that_is_paused_and_then_ended_is_not_paused_when_it_is_started_again():
+    care = Care(hold=Hold(reason="somebody asked", until_s=inf), quarantine={"n": inf})
+    paused = RunState(settings=RunSettings(run="r", scaling=Scaling()), care=care, seen_s=5.0, without_progress=3)
+    assert left_by(paused).paused == "somebody asked", "who takes over from a killed driver"
+    (left,) = [line for line in broken_off(paused, 7.0, KeyboardInterrupt()) if "life" in line]
+    again = bequest_of(json.loads(json.dumps(left, allow_nan=False)))
+    assert (again.paused, again.without_progress, again.quarantine) == ("", 0, {"n": None})
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from elastic.settings import Chaos, Checkpoint, Health, Interval, KubeRay, Limit
         ({"threads_per_worker": 0}, "Scaling.threads_per_worker=0"),
         ({"gpu_collectives": "mpi"}, "Scaling.gpu_collectives='mpi' must be one of nccl, gloo"),
         ({"num_dp_replicas": (1, 2, 3)}, r"Scaling.num_dp_replicas=\(1, 2, 3\) must be an integer or"),
+        ({"resources_per_worker": {}}, "Scaling.resources_per_worker={} must name what a worker is placed by"),
         ({"resources_per_worker": {"CPU": 0.0}}, "Scaling.resources_per_worker="),
         ({"resources_per_worker": {"CPU": 1.0, "TPU": -1.0}}, "Scaling.resources_per_worker="),
         (
@@ -57,12 +58,12 @@ MAY_BE_ZERO = ("max_in_job_restarts", "max_workload_restarts", "connect_ahead_s"
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e12])
 def test_a_limit_that_cannot_work_names_its_field(name, value):
     if value == 0 and name in MAY_BE_ZERO:
         assert getattr(Limits(**{name: 0}), name) == 0
         return
-    why = "not be negative" if name in MAY_BE_ZERO else "be positive"
+    why = "be at most 1e" if value > 1 else "not be negative" if name in MAY_BE_ZERO else "be positive"
     with pytest.raises(errors.SettingError, match=f"^Limits.{name}={value} must {why}"):
         Limits(**{name: value})
 
