@@ -195,7 +195,9 @@ class Driver:
                 commands, state = self._brain.observe(events)
                 before, self._state = self._state, state
                 self._machines.follow(state)
-                lines = list(happened(before, state, [told for told in events if self._written.is_new(told[1])]))
+                forks = (before or state).forks
+                news = [told for told in events if self._written.is_new(told[1], forks)]
+                lines = list(happened(before, state, news))
                 self._journal.write(lines)
                 for _, event in events:
                     self._tiers.heed(event, state)

@@ -18,6 +18,7 @@ from elastic.control import events as ev
 from elastic.control.bequest import Bequest, bequest_of
 from elastic.control.plain import in_json, plain
 from elastic.control.state import RunState
+from elastic.control.values import Fork
 from elastic.errors import SettingError
 from elastic.knobs import Knob
 from elastic.ledger.lines import Line, line_of
@@ -41,7 +42,8 @@ class Journal:
         self.path = run_dir / JOURNAL
         self._file = self.path.open("ab", buffering=0)
         self.before_bytes = self._file.tell()  # of earlier lives
-        fcntl.flock(self._file, fcntl.LOCK_SH)  # shared: a driver that takes a run over writes beside the old one
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(self._file, fcntl.LOCK_SH)  # shared: a driver that takes a run over writes beside the old one
         if not _ends_with_a_line(self.path):
             self._file.write(b"\n")  # the last driver was killed in the middle of one
         self._lock = threading.Lock()
@@ -118,9 +120,17 @@ class Written:
     def __init__(self, published: int = -1, ahead: set[int] | None = None) -> None:
         self._published, self._ahead, self._forks = published, ahead or set(), -1
 
-    def is_new(self, event: ev.Event) -> bool:
-        """Whether an event is to be written; of a step that was skipped only one member knows why."""
-        if not isinstance(event, ev.StepStable) or event.report.skipped:
+    def is_new(self, event: ev.Event, forks: Sequence[Fork] = ()) -> bool:
+        """Whether an event is to be written; of a step that was skipped only one member knows why.
+
+        Args:
+            forks: of a step that history has left behind, a worker may still tell whoever takes the run over.
+        """
+        if not isinstance(event, ev.StepStable):
+            return True
+        if any(fork.voids(event.report.commit) for fork in forks):
+            return False
+        if event.report.skipped:
             return True
         step = event.report.commit.step
         if step <= self._published or step in self._ahead:
@@ -162,7 +172,7 @@ def make_way(path: Path, run: str) -> None:
     Two runs in one account would be told as lives of one.
 
     Raises:
-        SettingError: the other run trains.
+        SettingError: the other run trains, or may do so.
     """
     others = [line["run"] for line in _lines_of_the_past(path) if line.get("life") == "Settings"]
     if others and others[-1] != run:
@@ -181,6 +191,11 @@ def _is_written(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError as error:
+            raise SettingError(
+                f"another run has written to {path}, and whether it trains cannot be told: this file system has no "
+                f"locks ({error.strerror}): give another fit(run_dir=...)"
+            ) from error
     return False
 
 

@@ -5,12 +5,13 @@ A driver that begins on another machine has the lives before it from there.
 
 import json
 import logging
+from itertools import chain
 from pathlib import Path
 
 from elastic.actors.journal import newest_life
 from elastic.actors.journal_merging import merge
 from elastic.actors.segments import Copying, next_lines
-from elastic.actors.stored_journal import Segment, encoded, end_of, objects, stored_journal
+from elastic.actors.stored_journal import Segment, StoredJournal, encoded, end_of, objects
 from elastic.checkpoint.merging import last_of
 from elastic.checkpoint.records import Keys
 from elastic.checkpoint.store import Store, TakenError
@@ -104,12 +105,14 @@ def fetch_journal(path: Path, store: Store, run: str) -> bool:
         there = last_of(objects(store, run))
         if there is None or not here or there.incarnation <= here:
             return False
-    text = stored_journal(store, run)
-    if text:
-        if path.exists():
-            path.rename(path.with_name(f"{path.name}.until-life-{here}"))
+    parts = StoredJournal(store, run).parts()
+    first = next(parts, "")
+    if first:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(text)
+        with partial.open("w") as file:
+            file.writelines(chain([first], parts))
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.until-life-{here}"))
         partial.rename(path)  # who is killed on the way leaves no shorter past to the next one
-    return bool(text)
+    return bool(first)

@@ -1,6 +1,6 @@
 """Effect. What the persistent tier has of a run's journal: segments of whole lines, each by itself or merged."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,32 +103,35 @@ class StoredJournal:
         self._store, self._run = store, run
         self._told, self._seen = set[Number](), set[Span]()
 
-    def more(self) -> str:
-        """Whole lines that were not told before; empty if there are none.
+    def parts(self) -> Iterator[str]:
+        """Whole lines that were not told before, a part at a time: a journal of weeks has gigabytes.
 
         Raises:
             StoreError: it cannot be read. CorruptError: a segment is not what was written.
         """
         for _ in range(_TRIES - 1):
             try:
-                return self._more()
+                yield from self._parts()
             except MissingError:  # it was merged after it was listed
                 continue
-        return self._more()
+            return
+        yield from self._parts()
 
-    def _more(self) -> str:
+    def _parts(self) -> Iterator[str]:
         there = objects(self._store, self._run)
         wanted = unread({one: item.modified_at_s for one, item in there.items() if one not in self._seen}, self._told)
-        read_now = read(self._store, self._run, wanted)
-        found = {number: read_now[number] for numbers in wanted.values() for number in numbers}
+        spans = sorted(wanted, key=lambda span: wanted[span][0])
+        held: dict[Number, str] = {}
+        for at in range(0, len(spans), _READERS):
+            now, later = spans[at : at + _READERS], spans[at + _READERS : at + _READERS + 1]
+            read_now = read(self._store, self._run, now)
+            held |= {number: read_now[number].text for span in now for number in wanted[span]}
+            ready = sorted(number for number in held if not later or number < wanted[later[0]][0])
+            text = "".join(held.pop(number) for number in ready)
+            self._told.update(ready)
+            if text:
+                yield text
         self._seen = set(there)
-        self._told.update(found)
-        return "".join(found[number].text for number in sorted(found))
-
-
-def stored_journal(store: Store, run: str) -> str:
-    """What the persistent tier has of a run's journal; empty if it has nothing. Errors are those of `StoredJournal`."""
-    return StoredJournal(store, run).more()
 
 
 def end_of(store: Store, run: str) -> int:

@@ -135,7 +135,7 @@ class Profile(WorkerCallback):
             self._has_failed = True
             return
         seconds = time.perf_counter() - since_s + trace.start_s
-        session.note("profile", step=step.index, seconds=seconds, detail=str(path))
+        session.note("profile", step=step.number, seconds=seconds, detail=str(path))
 
     def _drop_old(self, newest: Path) -> None:
         mine = f"{self._session.worker}-"

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 
 from elastic.callbacks.base import Callback
 from elastic.callbacks.board import Board, Entry
@@ -56,7 +57,8 @@ class StepLog(Callback):
 class TensorBoardScalars(Callback):
     """Scalars of each stable step for TensorBoard, through tensorboardX.
 
-    What `step.report` was given, under its own name; `train/step_time`, `train/between_steps` (seconds),
+    What `step.report` was given, under its own name, and results of evaluations; of steps between two that are written
+    the newest of each. `train/step_time`, `train/between_steps` (seconds),
     `train/samples_per_s`, `train/tokens_per_s`, `train/replicas`, `train/goodput`, and `cost/<callback>` in seconds.
     A step that is told again (after a rewind) is written again.
 
@@ -78,35 +80,42 @@ class TensorBoardScalars(Callback):
         self._log_dir, self._every_steps, self._tokens_per_sample = os.fspath(log_dir), every_steps, tokens_per_sample
         self._board: Board | None = None
         self._since_s: float | None = None
+        self._goodput, self._is_due = 0.0, False
         self._reports: list[StepReport] = []
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         self._reports.append(report)
-        if report.commit.step % self._every_steps:
-            return
-        rates = throughput(self._reports, self._since_s, self._tokens_per_sample)
-        self._since_s = report.committed_at_s
-        self._reports.clear()
+        self._goodput = goodput
+        self._is_due |= report.commit.step % self._every_steps == 0
+        if self._is_due and (report.samples or report.skipped):  # only the last update of a step tells its samples
+            self._tell()
+
+    def _tell(self) -> None:
+        last = self._reports[-1]
+        shown = scalars(self._reports, throughput(self._reports, self._since_s, self._tokens_per_sample), self._goodput)
         if self._board is None:
             self._board = Board(self._log_dir, "scalars")
-        shown = scalars(report, rates, goodput)
-        self._board.put(Entry(step=report.commit.step, at_s=report.committed_at_s, scalars=shown))
+        self._board.put(Entry(step=last.commit.step, at_s=last.committed_at_s, scalars=shown))
+        self._since_s, self._is_due = last.committed_at_s, False
+        self._reports.clear()
 
     def on_end(self) -> None:
+        if self._reports:
+            self._tell()
         if self._board is not None:
             self._board.close()
             self._board = None
 
 
-def scalars(report: StepReport, rates: Throughput, goodput: float) -> dict[str, float]:
+def scalars(reports: Sequence[StepReport], rates: Throughput, goodput: float) -> dict[str, float]:
     """By name; see `TensorBoardScalars`."""
-    found = dict(report.metrics)
+    found = {name: value for report in reports for name, value in report.metrics.items()}
     found |= {"train/step_time": rates.step_s, "train/between_steps": rates.between_s}
     found |= {"train/samples_per_s": rates.samples_per_s, "train/replicas": float(rates.replicas)}
     found |= {"train/goodput": goodput}
     if rates.tokens_per_s is not None:
         found["train/tokens_per_s"] = rates.tokens_per_s
-    return found | {f"cost/{name}": seconds for name, seconds in report.costs.items()}
+    return found | {f"cost/{name}": seconds for name, seconds in reports[-1].costs.items()}
 
 
 def _sentence(rates: Throughput) -> str:

@@ -5,6 +5,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,7 @@ def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
     place = _place(run, address)
     if isinstance(place, Path):
         return _read(place)
-    with _stored(place) as (_, text):
-        return iter(text.splitlines(keepends=True))
+    return _lines_of(place)
 
 
 @contextmanager
@@ -53,9 +53,10 @@ def journal_file(run: str, address: str | None = None, *, is_followed: bool = Fa
     if isinstance(place, Path):
         yield place
         return
-    with tempfile.TemporaryDirectory(prefix="elastic-") as folder, _stored(place) as (stored, text):
+    with tempfile.TemporaryDirectory(prefix="elastic-") as folder, _stored(place) as (stored, parts):
         path = Path(folder) / JOURNAL
-        path.write_text(text)
+        with path.open("w") as file:
+            file.writelines(parts)
         with _growing(path, stored) if is_followed else contextlib.nullcontext():
             yield path
 
@@ -68,8 +69,9 @@ def _growing(path: Path, stored: "StoredJournal") -> Iterator[None]:
     def fetch() -> None:
         while not ended.wait(FETCH_S):
             with contextlib.suppress(ElasticError, OSError):  # the next try may find more
-                text = stored.more()
-                if not ended.is_set():
+                for text in stored.parts():
+                    if ended.is_set():
+                        return
                     with path.open("a") as file:
                         file.write(text)
 
@@ -126,8 +128,14 @@ def _read(path: Path) -> Iterator[str]:
         yield from lines
 
 
+def _lines_of(url: str) -> Iterator[str]:
+    with _stored(url) as (_, parts):
+        for part in parts:
+            yield from part.splitlines(keepends=True)
+
+
 @contextmanager
-def _stored(url: str) -> Iterator[tuple["StoredJournal", str]]:
+def _stored(url: str) -> Iterator[tuple["StoredJournal", Iterator[str]]]:
     """The copy in a persistent tier, and what it has by now, which is something."""
     from elastic.actors.stored_journal import StoredJournal
     from elastic.checkpoint.stores import open_store
@@ -137,9 +145,10 @@ def _stored(url: str) -> Iterator[tuple["StoredJournal", str]]:
         raise click.UsageError(f"{url} names no run: name it as URL/NAME, as in {url.rstrip('/')}/night.")
     with contextlib.closing(open_store(prefix, knob="RUN")) as store:
         stored = StoredJournal(store, name)
-        text = stored.more()
-        if not text:
+        parts = stored.parts()
+        first = next(parts, "")
+        if not first:
             raise RefusedError(
                 f"{prefix} holds no journal of a run {name}: name it as URL/NAME, as in gs://bucket/runs/{name}"
             )
-        yield stored, text
+        yield stored, chain([first], parts)

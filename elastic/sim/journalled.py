@@ -56,8 +56,12 @@ class Scribe(Brain):
 
 
 def _is_new(before: RunState, event: ev.Event) -> bool:
-    """A driver writes each stable step once, however often it is told."""
-    if not isinstance(event, ev.StepStable) or event.report.skipped:
+    """A driver writes each stable step once, however often it is told, and none that was left behind."""
+    if not isinstance(event, ev.StepStable):
+        return True
+    if any(fork.voids(event.report.commit) for fork in before.forks):
+        return False
+    if event.report.skipped:
         return True
     step = event.report.commit.step
     return step > before.published and step not in before.published_ahead

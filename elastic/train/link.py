@@ -200,7 +200,7 @@ class Link:
             self._view = view
             if self._restore_number < view.restores:
                 self._restore_number, self._restore_answer = view.restores, None
-            self._mail.publish(view.published)
+            self._mail.publish(view.published, view.forks)
             return True
 
     def restore(self, commit: CommitId, number: int, incarnation: int = THE_DRIVER) -> None:

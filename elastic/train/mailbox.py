@@ -1,8 +1,10 @@
 """Effect. What a worker has to tell its driver, until the driver has it. The link's lock guards it."""
 
 from collections import deque
+from collections.abc import Sequence
 
 from elastic.control import events as ev
+from elastic.control.values import Fork
 
 KEPT_REPORTS = 1 << 14  # more steps than a group makes without a driver, until its lease is over
 
@@ -62,8 +64,11 @@ class Mailbox:
         self._waiting = [*self._reports, *self._facts, *(event for event in others if event not in self._facts)]
         self.is_urgent = True
 
-    def publish(self, published: int) -> None:
-        """Reports up to this step are in the journal."""
+    def publish(self, published: int, forks: Sequence[Fork] = ()) -> None:
+        """Reports up to this step are in the journal; those that were left behind nobody wants."""
         self.published = published
+        if forks:
+            stand = (told for told in self._reports if not any(fork.voids(told.report.commit) for fork in forks))
+            self._reports = deque(stand, maxlen=KEPT_REPORTS)
         while self._reports and self._reports[0].report.commit.step <= published:
             self._reports.popleft()

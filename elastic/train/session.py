@@ -254,7 +254,8 @@ class Session(DataDoor):
         """Write a line into the run's journal (`Noted`): for what is rare, since each goes through the driver.
 
         Args:
-            what: of what kind. step: it belongs to; -1: to none. seconds: that training has waited for it.
+            what: of what kind. step: number of the update that it belongs to (`Step.number`); -1: to none.
+            seconds: that training has waited for it.
         """
         self._link.post(ev.Noted(worker=self.worker, what=what, step=step, seconds=seconds, detail=detail))
 

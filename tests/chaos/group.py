@@ -1,6 +1,5 @@
 """Effect. Runs a group of worker processes under sabotage and checks promises P1 to P4 on what they wrote down."""
 
-import json
 import threading
 import time
 import zlib
@@ -32,6 +31,7 @@ from elastic.settings import Chaos, Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 from tests.chaos.ledger_checks import booked
 from tests.chaos.saboteur import BATCH, GATE, HARMLESS, MICRO_BATCH, Sabotage, train
+from tests.lines import whole_lines
 
 STEPS = 14
 FOREVER_S = 1000.0
@@ -209,7 +209,7 @@ def _open_gate(folder: Path, journal: Path, parked: int) -> None:
 
 
 def read(paths: Any) -> list[dict[str, Any]]:
-    lines = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
+    lines = [line for path in paths for line in whole_lines(path)]
     return sorted(lines, key=lambda line: line["t"])
 
 

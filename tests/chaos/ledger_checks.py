@@ -1,6 +1,5 @@
 """What must hold of the ledger of any real run."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.model import Account, Category
+from tests.lines import whole_lines
 
 # What goes on beside failures: nobody is to blame for it.
 STEADY = frozenset(
@@ -34,8 +34,7 @@ def account_of(journal: Iterable[Mapping[str, Any]]) -> Account:
 
 def booked(journal: Path) -> Account:
     """The account of a journal's file, checked; a line that its driver did not live to end is none."""
-    whole = journal.read_text().rpartition("\n")[0]
-    account = account_of(map(json.loads, whole.splitlines()))
+    account = account_of(whole_lines(journal))
     assert_balanced(account)
     return account
 

@@ -1,6 +1,5 @@
 """Effect. C2: everybody dies, at each point of a snapshot and a restore: what is restored is whole, and as promised."""
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -20,6 +19,7 @@ from tests.chaos.group import STEPS, Story, Training, assert_same_answer, commit
 from tests.chaos.saboteur import BATCH, Sabotage
 from tests.crash_matrix import PROCESS
 from tests.effects.helpers import LONG_S, child, eventually, process_state
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(120)
 AT = 7
@@ -110,7 +110,7 @@ class Failing(Supervisor):
 def test_c02_the_driver_dies_and_another_life_goes_on(plan: Any, tmp_path: Path, clean: Story) -> None:
     with pytest.raises(RuntimeError, match="the supervisor is gone"):
         run(tmp_path, replicas=(1, 1), supervisor=Failing, pause_s=0.03, training=training(tmp_path, keep=True))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    lines = whole_lines(tmp_path / "run" / "journal.jsonl")
     assert promised(lines, lines[-1]["t"]) >= 0, "the first life has sealed nothing"
     for steps in tmp_path.glob("*.jsonl"):
         steps.unlink()
@@ -152,8 +152,7 @@ def first_life(folder: Path, plan: list[Sabotage], begin: Any = drive) -> list[d
         eventually(lambda pid=line["pid"]: is_gone(pid), "the workers are gone")
     for steps in folder.glob("*.jsonl"):
         steps.unlink()
-    whole = (folder / "run" / "journal.jsonl").read_text().rpartition("\n")[0]
-    return [json.loads(line) for line in whole.splitlines()]
+    return whole_lines(folder / "run" / "journal.jsonl")
 
 
 def next_life(folder: Path, clean: Story, plan: list[Sabotage]) -> int:

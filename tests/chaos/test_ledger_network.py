@@ -1,6 +1,5 @@
 """Effect. A host that the run itself cuts off, on a real cluster in namespaces, against what the ledger makes of it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.chaos.group import read
 from tests.chaos.injected import compare
 from tests.chaos.ledger_checks import booked
 from tests.chaos.test_partition import assert_one_line_of_training, play
+from tests.lines import whole_lines
 
 Line = dict[str, Any]
 pytestmark = [
@@ -49,18 +49,19 @@ def injected(stage: Stage) -> Fault:
     """Wait until the run has cut a host off, and until that is over."""
     path = Path(stage.job.folder) / "run" / "journal.jsonl"
 
-    def lines() -> list[Line]:
-        return [json.loads(text) for text in path.read_text().splitlines(keepends=True) if text.endswith("\n")]
-
     def ordered() -> list[Line]:
-        return [line for line in lines() if line.get("command") == "InjectFault"]
+        return [line for line in whole_lines(path) if line.get("command") == "InjectFault"]
 
     stage.wait_for(lambda: bool(ordered()), "a fault was injected")
     (order,) = ordered()
     there = {
-        line["worker"] for line in lines() if line.get("event") == "WorkerPlaced" and line["node"] == order["node"]
+        line["worker"]
+        for line in whole_lines(path)
+        if line.get("event") == "WorkerPlaced" and line["node"] == order["node"]
     }
-    pids = {line["pid"] for line in lines() if line.get("event") == "WorkerParked" and line["worker"] in there}
+    pids = {
+        line["pid"] for line in whole_lines(path) if line.get("event") == "WorkerParked" and line["worker"] in there
+    }
     stage.spoiled |= {stage.hosts.of(pid) for pid in pids}
     fault = stage.fault("partition", pids & set(stage.watch.members.values()), returns=True)
     stage.wait_s(scenarios.CUT_S)

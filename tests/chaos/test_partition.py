@@ -1,6 +1,5 @@
 """Effect. Networks of a real cluster that part, in every shape, with no reset for anybody, and heal: in namespaces."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from benchmarks.recovery import Bench, Settings
 from benchmarks.remains import leftovers
 from benchmarks.systems import DEFAULT
 from benchmarks.turns import Turn
+from tests.lines import whole_lines
 
 Line = dict[str, Any]
 pytestmark = [pytest.mark.host, pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -29,7 +29,7 @@ def play(
         bench.close()
     assert row["note"].partition(";")[0] in ("", "not in time: the run was whole again")
     (path,) = folder.rglob("journal.jsonl")
-    return row, [json.loads(text) for text in path.read_text().splitlines()]
+    return row, whole_lines(path)
 
 
 def freezes(journal: list[Line]) -> list[str]:

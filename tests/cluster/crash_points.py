@@ -6,7 +6,6 @@ its victim: else nothing would have to be restored.
 
 import contextlib
 import functools
-import json
 import math
 import os
 import signal
@@ -26,6 +25,7 @@ from elastic.control.values import Fork
 from tests.chaos.crashing import restore_under, stage_under
 from tests.cluster.training import Numbers
 from tests.crash_matrix import RESTORING
+from tests.lines import whole_lines
 
 STEPS, AT = 12, 5
 LONG_S = 60.0
@@ -91,8 +91,7 @@ class Strike:
 
 def journal(folder: Path) -> list[dict[str, Any]]:
     """What is written of it so far."""
-    text = (folder / "run" / "journal.jsonl").read_text()
-    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+    return whole_lines(folder / "run" / "journal.jsonl")
 
 
 def promised(folder: Path, victim: str, before_s: float = math.inf) -> list[int]:

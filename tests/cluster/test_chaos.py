@@ -14,6 +14,7 @@ from tests.chaos.ledger_checks import booked
 from tests.cluster.test_fit import assert_nothing_lost, committed_samples, fit
 from tests.cluster.test_tuning import Asking
 from tests.cluster.training import start_python
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,7 +34,7 @@ SCHEDULE = """
 
 
 def journal(folder: Path, event: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (folder / "run" / "journal.jsonl").read_text().splitlines())
+    lines = whole_lines(folder / "run" / "journal.jsonl")
     return [line for line in lines if line.get("event") == event]
 
 

@@ -1,6 +1,5 @@
 """Effect. Checkpoints of real runs: on disk and at peers; a next life, a lost cluster's memory, and a rewind."""
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from elastic.checkpoint.vault import open_vault
 from elastic.control.state import RunState
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, read_lines, regression
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -44,8 +44,8 @@ def fit(
 
 def rungs(folder: Path) -> list[dict[str, Any]]:
     journal = folder / "run" / "journal.jsonl"
-    whole = journal.read_text().rpartition("\n")[0].splitlines() if journal.exists() else []
-    return [line for line in map(json.loads, whole) if line.get("checkpoint") == "CheckpointRung"]
+    whole = whole_lines(journal) if journal.exists() else []
+    return [line for line in whole if line.get("checkpoint") == "CheckpointRung"]
 
 
 def replicated(folder: Path) -> list[int]:
@@ -80,7 +80,7 @@ def test_all_workers_are_killed_and_their_memory_is_enough(hosts: Any, tmp_path:
     assert saboteur.fired_s is not None
     assert result.steps == SLOW_STEPS
     assert len([line for line in read_lines(tmp_path) if line["event"] == "started"]) >= 3
-    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     restored = [line for line in journal if line.get("event") == "Restored"]
     told = [line for line in rungs(tmp_path) if line["rung"] == "replicated" and line["t"] < restored[0]["t"]]
     assert all(line["commit"]["step"] >= max(one["commit"]["step"] for one in told) for line in restored)
@@ -112,7 +112,7 @@ def test_what_the_last_holder_has_is_saved_at_once_when_it_is_told_to_go(hosts: 
         scaling = elastic.Scaling(num_dp_replicas=1, resources_per_worker={"CPU": 1})
         result = fit(tmp_path, "alone", kept, steps=600, scaling=scaling, callbacks=[saboteur])
     assert result.steps == 600 and 20 <= told["noticed"] <= told["durable"]
-    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     restored = [line["commit"]["step"] for line in journal if line.get("event") == "Restored"]
     assert restored and all(step >= told["durable"] for step in restored)
 
@@ -147,7 +147,7 @@ def test_the_driver_is_killed_and_its_run_goes_on_from_the_memory_of_nodes(hosts
     promised = max(replicated(tmp_path))
     result = fit(tmp_path, "lost", checkpoint(tmp_path, persistent=None), steps=before + 200)
     assert result.steps == before + 200
-    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     restored = [line for line in journal if line.get("event") == "Restored"]
     lines = [line for line in read_lines(tmp_path) if line["event"] == "committed"]
     held = max(line["step"] for line in lines if line["t"] < restored[0]["t"])  # they trained on without a driver
@@ -207,7 +207,7 @@ def test_c23_sigterm_in_the_middle_of_an_upload(hosts: Any, tmp_path: Path) -> N
     kept = checkpoint(tmp_path, upload_bytes_per_s=2000, keep=elastic.Keep(last=1000))  # seconds for each
     result = fit(tmp_path, "told", kept, steps=200, callbacks=[saboteur])
     assert saboteur.fired_s is not None and result.steps == 200
-    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     assert [line["reason"] for line in journal if line.get("event") == "WorkerNotice"] == ["SIGTERM"]
     assert not [line for line in journal if line.get("event") in ("CollectiveBroken", "Restored")]
     durable = store.commits()
@@ -224,7 +224,7 @@ def test_a_run_goes_on_from_the_disks_of_its_nodes(hosts: Any, tmp_path: Path) -
     assert not list(Path("/dev/shm").glob("elastic-disks@*"))
     rest = fit(tmp_path, "disks", kept)
     assert rest.steps == STEPS
-    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     restored = [line for line in journal if line.get("event") == "Restored"]
     assert restored and {line["commit"]["step"] for line in restored} == {STEPS // 2 - 1}
     assert all(place.startswith("disk ") for line in restored for place in line["places"]), restored

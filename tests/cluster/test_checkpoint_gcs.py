@@ -1,6 +1,5 @@
 """Effect. gs:// in a real run: replica actors upload, all that is on nodes is lost, and the next driver restores."""
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from elastic.checkpoint.vault import open_vault
 from tests.cluster.ray_processes import is_gone
 from tests.cluster.training import read_lines, regression
 from tests.effects.gcs_server import GcsServer
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -49,8 +49,7 @@ def fit(folder: Path, steps: int) -> Any:
 
 def journal(folder: Path) -> list[dict[str, Any]]:
     path = folder / "run" / "journal.jsonl"
-    whole = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
-    return [json.loads(line) for line in whole]
+    return whole_lines(path) if path.exists() else []
 
 
 def durable(folder: Path) -> list[int]:

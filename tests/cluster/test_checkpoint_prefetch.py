@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import json
 import os
 import struct
 import subprocess
@@ -23,6 +22,7 @@ from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import open_vault
 from tests.cluster.test_checkpoint import CLI, checkpoint
 from tests.cluster.training import At, regression
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -57,7 +57,7 @@ def opened(folder: Path) -> Iterator[Counter[str]]:
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     journal = folder / "run" / "journal.jsonl"
-    return [json.loads(line) for line in journal.read_text().rpartition("\n")[0].splitlines()]
+    return whole_lines(journal)
 
 
 def after(ready: Path, train_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,6 +1,5 @@
 """Effect. A run from a file: its knobs, what its callbacks are told, and who may drive it."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -21,6 +20,7 @@ from elastic.errors import ElasticError
 from elastic.sinks import JsonLog, Webhook
 from tests.cluster import training
 from tests.cluster.training import At, regression
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -128,7 +128,7 @@ def _assert_told(told: Told, folder: Path) -> None:
     durable = [moment.checkpoint_step for moment in rungs if moment.rung.name == "DURABLE"]
     assert durable and durable[-1] == STEPS - 1, "the last one comes after the last step"
     assert told.has_ended and {moment.run for moment in told.moments} == {"configured"}
-    lines = [json.loads(line) for line in (folder / "moments.jsonl").read_text().splitlines()]
+    lines = whole_lines(folder / "moments.jsonl")
     assert [line["moment"] for line in lines] == names
 
 

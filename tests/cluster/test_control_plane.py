@@ -23,6 +23,7 @@ from tests.cluster.second_faults import fell_within
 from tests.cluster.test_fit import committed_samples, control_plane_pids
 from tests.cluster.test_tuning import Asking
 from tests.cluster.training import At, read_lines, regression, start_python
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,7 +45,7 @@ def fit(folder: Path, name: str, *callbacks: Any, steps: int = 300, replicas: An
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+    return whole_lines(folder / "run" / "journal.jsonl")
 
 
 def assert_exactly_once(folder: Path, steps: int) -> None:

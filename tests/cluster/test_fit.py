@@ -1,7 +1,6 @@
 """Effect. elastic.fit on a real cluster: placement, results, faults, and nothing left behind."""
 
 import functools
-import json
 import os
 import signal
 from collections import Counter
@@ -24,6 +23,7 @@ from tests.chaos.ledger_checks import booked
 from tests.cluster import training
 from tests.cluster.training import At, read_lines, regression, relative_difference
 from tests.conftest import RUN_MARK
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -79,7 +79,7 @@ def assert_nothing_lost(folder: Path, clean: Any, result: Any, steps: int = 40) 
 
 def placed_on(folder: Path) -> set[str]:
     """Nodes that the journal says workers were placed on."""
-    lines = map(json.loads, (folder / "run" / "journal.jsonl").read_text().splitlines())
+    lines = whole_lines(folder / "run" / "journal.jsonl")
     return {line["node"] for line in lines if line.get("event") == "WorkerPlaced"}
 
 
@@ -154,7 +154,7 @@ def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path
     assert result.world_sizes[:2] == [2, 1]
     assert_nothing_lost(tmp_path, clean, result)
     survivor = saboteur.generations[0].members[0].worker
-    lines = [json.loads(text) for text in (tmp_path / f"{survivor}.jsonl").read_text().splitlines()]
+    lines = whole_lines(tmp_path / f"{survivor}.jsonl")
     assert len({line["pid"] for line in lines}) == 1
     assert [line["event"] for line in lines].count("started") == 1
 

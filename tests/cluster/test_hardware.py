@@ -3,7 +3,6 @@
 One node has a driver: the stand-in that the tests compile, in the environment of its raylet.
 """
 
-import json
 import os
 import time
 import urllib.request
@@ -22,6 +21,7 @@ from tests.cluster.test_chaos import CLI
 from tests.cluster.test_tuning import Asking
 from tests.effects.nvml_standin import STATE, Standin, compiled, install_smi
 from tests.effects.test_chaos_xid import why_not
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 STORE_BYTES = 80 << 20
@@ -65,7 +65,7 @@ def fit(folder: Path, *callbacks: Any, steps: int = 40, **options: Any) -> elast
 
 
 def journal(folder: Path, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(text) for text in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+    lines = whole_lines(folder / "run" / "journal.jsonl")
     return [line for line in lines if line.get("event") == event]
 
 

@@ -1,6 +1,5 @@
 """Effect. How a run is left: Ctrl-C, a driver that dies, and what remains of it: nothing."""
 
-import json
 import os
 import signal
 import time
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import training
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -78,7 +78,7 @@ def test_ctrl_c_ends_workers_and_the_local_cluster(tmp_path: Path) -> None:
     assert process.returncode in (130, -signal.SIGINT), stderr
     assert wait_until_gone(pids, 60) == set()
     assert not list(Path("/dev/shm").glob(f"elastic-{tmp_path.name}*"))
-    last = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()][-2:]
+    last = whole_lines(tmp_path / "run" / "journal.jsonl")[-2:]
     assert last[0]["outcome"]["ending"] == "stopped" and last[1]["phase"] == "ended"
 
 

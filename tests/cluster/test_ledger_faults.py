@@ -1,6 +1,5 @@
 """Effect. Faults injected into runs on a real cluster against what their ledgers make of them; see `injected.py`."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.chaos.injected import APART_S, LATE_S, assert_close, compare, told
 from tests.chaos.ledger_checks import booked
 from tests.cluster.training import read_lines, regression
 from tests.effects.tmpfs import mounted
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -56,7 +56,7 @@ def assert_told(folder: Path, kinds: list[str], apart_s: float = APART_S) -> Non
         apart_s: by so much the ledger's cost of a fault may differ from what the workers' clocks say.
     """
     path = folder / "run" / "journal.jsonl"
-    journal = [json.loads(text) for text in path.read_text().splitlines()]
+    journal = whole_lines(path)
     assert [line["reason"] for line in journal if line.get("event") == "FaultRefused"] == []
     account = booked(path)
     found = sorted(told(journal, account), key=lambda one: one[0]["at_s"])

@@ -15,6 +15,7 @@ from elastic import callbacks
 from elastic.checkpoint.vault import open_vault
 from elastic.control.state import RunState, Standing
 from tests.cluster.training import At, regression
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,7 +34,7 @@ def test_a_model_checkpoint_is_written_and_the_best_are_kept(hosts: Any, tmp_pat
         limits=LIMITS,
         run_dir=tmp_path / "run",
     )
-    journal = [json.loads(text) for text in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     durable = [one["commit"]["step"] for one in journal if one.get("rung") == "durable"]
     assert len(durable) >= 3 and durable[-1] == 39
     vault = open_vault(str(store), "kept")
@@ -78,7 +79,7 @@ def test_traces_and_collections_are_in_the_journal(hosts: Any, tmp_path: Path) -
         limits=LIMITS,
         run_dir=tmp_path / "run",
     )
-    journal = [json.loads(text) for text in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    journal = whole_lines(tmp_path / "run" / "journal.jsonl")
     noted = [one for one in journal if one.get("event") == "Noted"]
     assert {one["worker"] for one in noted} == {"w0", "w1"} and all(one["seconds"] > 0 for one in noted)
     assert {Path(one["detail"]).name for one in noted} == {path.name for path in (traces / "traced").iterdir()}

@@ -1,6 +1,5 @@
 """Effect. What workers log comes to the driver's files through Ray, and is shown once."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from ray.exceptions import RayTaskError
 import elastic
 from elastic.actors.asking import supervisor_name
 from elastic.actors.peer_source import namespace
-from elastic.actors.stored_journal import stored_journal
+from elastic.actors.stored_journal import StoredJournal
 from elastic.checkpoint.records import opened
 from elastic.checkpoint.stores import open_store
 from elastic.control.state import RunState
 from tests.cluster.training import At, Numbers
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -59,17 +59,17 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
     assert len(shown) == 2 and "1 more from 1 worker" in shown[1].getMessage()
     folder = tmp_path / "run" / "logs"
     for worker in ("w0", "w1"):
-        texts = (tmp_path / "run" / "logs" / f"{worker}.jsonl").read_text().splitlines()
-        lines = [json.loads(text) for text in texts if json.loads(text)["logger"] == "train"]
+        told = whole_lines(tmp_path / "run" / "logs" / f"{worker}.jsonl")
+        lines = [line for line in told if line["logger"] == "train"]
         assert [line["text"] for line in lines if line["level"] == "info"] == [f"step {step}" for step in range(6)]
         (warned,) = [line for line in lines if line["level"] == "warning"]
         assert warned["step"] == 3 and warned["generation"] == 1 and warned["worker"] == worker and warned["node"]
     assert stranger.fired_s is not None
-    (supervisor,) = [one for one in lines_in(folder / "supervisor.jsonl") if one["level"] == "warning"]
+    (supervisor,) = [one for one in whole_lines(folder / "supervisor.jsonl") if one["level"] == "warning"]
     assert "without the run's token" in supervisor["text"] and supervisor["role"] == "supervisor" and supervisor["node"]
     assert [one.getMessage() for one in caplog.records].count(f"supervisor: {supervisor['text']}") == 1
     for role, text in (("monitor", "watches w"), ("replica", "keeps what is in the memory")):
-        found = [line for path in folder.glob(f"{role}-*.jsonl") for line in lines_in(path) if text in line["text"]]
+        found = [line for path in folder.glob(f"{role}-*.jsonl") for line in whole_lines(path) if text in line["text"]]
         assert found and all(one["role"] == role and one["worker"] == f"{role}-{one['node'][:12]}" for one in found)
     assert "Logged" not in (tmp_path / "run" / "journal.jsonl").read_text()
     store = open_store(str(tmp_path / "store"))
@@ -79,13 +79,9 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
             str(opened("log", store.read(one.key))["text"]) for one in store.list("talking/logs/0000000001-driver")
         ]
         assert "".join(copied) == (folder / "driver.jsonl").read_text(), "from its first line to its last"
-        assert stored_journal(store, "talking") == (tmp_path / "run" / "journal.jsonl").read_text()
+        assert "".join(StoredJournal(store, "talking").parts()) == (tmp_path / "run" / "journal.jsonl").read_text()
     finally:
         store.close()
-
-
-def lines_in(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in path.read_text().splitlines()]
 
 
 @pytest.fixture(autouse=True)

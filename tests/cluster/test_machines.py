@@ -29,6 +29,7 @@ from tests.cluster.standin_operator import Operator, SharedAddress
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, read_lines, regression
 from tests.effects.kube_parts import account_of, api_server, apply, crds
+from tests.lines import whole_lines
 from tests.pure.test_kuberay_manifests import RunConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -103,7 +104,7 @@ class World:
         )
 
     def journal(self, kind: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in (self.folder / "run" / "journal.jsonl").read_text().splitlines()]
+        lines = whole_lines(self.folder / "run" / "journal.jsonl")
         return [line for line in lines if kind in json.dumps(line)]
 
 

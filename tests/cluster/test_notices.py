@@ -1,6 +1,5 @@
 """Effect. The cloud tells two machines at once that it takes them away: one departure, between two steps."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from elastic.control.values import IncidentClass
 from tests.cluster.test_fit import assert_no_attempt_wasted, committed_samples, fit
 from tests.cluster.training import At
 from tests.effects.metadata import Metadata, metadata_server
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,7 +24,7 @@ def node_beside(hosts: Any, server: Metadata | None) -> Any:
 
 def placed_after_the_notice(journal: Path) -> list[dict[str, Any]]:
     """Ray takes the noticed machines for free; who is placed there would be sent away again, and so on."""
-    lines = [json.loads(text) for text in journal.read_text().splitlines()]
+    lines = whole_lines(journal)
     told = next(number for number, line in enumerate(lines) if line.get("event") == "NodeNotice")
     return [line for line in lines[told:] if line.get("event") == "WorkerPlaced"]
 

@@ -25,6 +25,7 @@ from tests.cluster.test_fit import assert_no_attempt_wasted, committed_samples
 from tests.cluster.training import read_lines
 from tests.effects.kube_parts import account_of, api_server, apply, crds
 from tests.effects.nvml_standin import compiled
+from tests.lines import whole_lines
 
 pytestmark = [
     pytest.mark.slow,
@@ -185,8 +186,7 @@ class Site:
         return result
 
     def journal(self, event: str) -> list[dict[str, Any]]:
-        whole = (self.folder / "run" / "journal.jsonl").read_text().rpartition("\n")[0]
-        return [line for line in map(json.loads, whole.splitlines()) if line.get("event") == event]
+        return [line for line in whole_lines(self.folder / "run" / "journal.jsonl") if line.get("event") == event]
 
     def close(self) -> None:
         if self.driver.poll() is None:

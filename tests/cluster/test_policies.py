@@ -1,6 +1,5 @@
 """Effect. On a real cluster: nodes that are kept out, a run that saves and exits, a policy from a file."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.cluster.test_checkpoint import checkpoint, rungs
 from tests.cluster.test_checkpoint import fit as fit_checkpointed
 from tests.cluster.test_fit import assert_nothing_lost, clean, fit  # noqa: F401 - a fixture
 from tests.cluster.training import At
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -28,7 +28,7 @@ def out_with_it(incident, view):
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+    return whole_lines(folder / "run" / "journal.jsonl")
 
 
 def test_no_worker_is_placed_on_a_node_that_is_replaced(clean: Any, hosts: Any, tmp_path: Path) -> None:  # noqa: F811

@@ -23,6 +23,7 @@ from benchmarks.hosts import Hosts, why_not
 from benchmarks.remains import pids_on
 from elastic.checkpoint.vault import open_vault
 from tests.cluster.test_submit import free_ports, wait_for
+from tests.lines import whole_lines
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,7 +85,7 @@ class Jobs:
 
     def journal(self, event: str) -> list[dict[str, Any]]:
         """Lines of the run's last life."""
-        lines = [json.loads(line) for line in (self.folder / "run" / "journal.jsonl").read_text().splitlines()]
+        lines = whole_lines(self.folder / "run" / "journal.jsonl")
         begins = max(number for number, line in enumerate(lines) if line.get("event") in ("RunStarted", "RunTakenOver"))
         return [line for line in lines[begins:] if event in (line.get("event"), line.get("checkpoint"))]
 

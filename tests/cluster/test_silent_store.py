@@ -1,7 +1,6 @@
 """Effect. C15: a persistent store that says nothing any more costs a run on Ray what it alone holds, and no step."""
 
 import functools
-import json
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from elastic.control.values import StepReport
 from elastic.settings import Checkpoint
 from tests.cluster.training import regression
 from tests.effects.gcs_server import Fault, GcsServer
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -107,7 +107,7 @@ def test_c15_training_goes_on_and_is_restored_while_the_persistent_tier_is_silen
     assert silencing.struck > 0, "nobody asked the silent store"
     assert silencing.degraded.count(URL) and "retried in vain" in silencing.degraded, silencing.degraded
     assert silencing.is_over.exists(), "it was not durable again, or that was not told"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    lines = whole_lines(tmp_path / "run" / "journal.jsonl")
     (restored,) = [line for line in lines if line.get("event") == "Restored"]
     assert silencing.durable_then < silencing.killed - 1 <= restored["commit"]["step"] < silencing.back
     assert all(place.startswith("memory ") for place in restored["places"])

@@ -1,6 +1,5 @@
 """Effect. A lost worker is replaced by a process that stood by on its node, on a real cluster."""
 
-import json
 import os
 import signal
 import threading
@@ -19,6 +18,7 @@ from tests.cluster import training
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.test_taking_over import Driver, assert_nothing_lost, fit, pids, until
 from tests.cluster.training import read_lines, regression
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -112,7 +112,7 @@ def run_until_replaced(
     assert set(committed_samples(folder).values()) == {1}
     digests = [line["digest"] for line in read_lines(folder) if line["event"] == "finished"]
     assert len(digests) == 2 and len(set(digests)) == 1
-    lines = map(json.loads, (folder / "run" / "journal.jsonl").read_text().splitlines())
+    lines = whole_lines(folder / "run" / "journal.jsonl")
     *_, replacement = (line for line in lines if line.get("event") == "WorkerParked")
     return replacement
 

@@ -1,6 +1,5 @@
 """Effect. The driver dies, or stands still: `fit` with the same name goes on with its workers, or finds their state."""
 
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from tests.chaos.ledger_checks import booked
 from tests.cluster import training
 from tests.cluster.test_fit import committed_samples, control_plane_pids
 from tests.cluster.training import read_lines, relative_difference
+from tests.lines import whole_lines
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -117,12 +117,7 @@ def pids(folder: Path) -> dict[str, int]:
 
 
 def journal(folder: Path, where: str = "run") -> list[dict[str, Any]]:
-    return [json.loads(text) for text in _whole_lines(folder / where / "journal.jsonl")]
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Without one that is being written."""
-    return path.read_text().rpartition("\n")[0].splitlines()
+    return whole_lines(folder / where / "journal.jsonl")
 
 
 def assert_nothing_lost(folder: Path, result: Any, steps: int = STEPS) -> None:
@@ -303,7 +298,7 @@ def test_who_decides_or_senses_dies_while_a_fault_is_handled(title: str, most: i
 
 def supervisors(folder: Path) -> list[dict[str, Any]]:
     """What each supervisor of the run said when it began to decide."""
-    lines = [json.loads(text) for text in _whole_lines(folder / "run" / "logs" / "supervisor.jsonl")]
+    lines = whole_lines(folder / "run" / "logs" / "supervisor.jsonl")
     return [line for line in lines if "decides for the run" in line["text"]]
 
 

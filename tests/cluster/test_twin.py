@@ -1,6 +1,5 @@
 """Effect. One small scenario on a real cluster and in the simulator: the same decisions, in about the same time."""
 
-import json
 import os
 import signal
 import time
@@ -22,6 +21,7 @@ from elastic.sim.scenario import Cluster, Job, Scenario, Times, parse
 from elastic.sim.study import median
 from tests.chaos.ledger_checks import booked
 from tests.cluster.training import regression
+from tests.lines import whole_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -117,7 +117,7 @@ def test_a_run_and_its_twin_decide_the_same_and_resume_as_fast(hosts: Any, tmp_p
     )
     journal = tmp_path / "run" / "journal.jsonl"
     booked(journal)
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = whole_lines(journal)
     assert len(faults.struck_s) == len(FAULTS), "a fault did not strike"
     known_s, judged_s = faults.struck_s[: len(KNOWN)], faults.struck_s[len(KNOWN)]
     told = [{"t": at_s, "event": "FaultInjected", "at_s": at_s} for at_s in known_s]

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport, View
+from tests.lines import whole_lines
 
 
 class Numbers:
@@ -164,7 +165,7 @@ def lying(train_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
     """All workers' lines, by time."""
-    lines = [json.loads(text) for path in folder.glob("*.jsonl") for text in path.read_text().splitlines()]
+    lines = [line for path in folder.glob("*.jsonl") for line in whole_lines(path)]
     return sorted(lines, key=lambda line: line["t"])
 
 

@@ -248,7 +248,7 @@ def test_scalars_of_steps_are_written_for_tensorboard(tmp_path):
     for step in range(4):
         made = StepReport(
             commit=CommitId(1, 1, 1, step, "s"),
-            metrics={"loss": 1.0 / (step + 1)},
+            metrics={"loss": 1.0 / (step + 1)} | ({"evaluation/loss": 7.0} if step == 1 else {}),
             replicas=2,
             samples=8,
             started_at_s=100.0 + step,
@@ -258,11 +258,30 @@ def test_scalars_of_steps_are_written_for_tensorboard(tmp_path):
         board.on_step(made, state, 0.5)
     board.on_end()
     found = scalars_in(tmp_path)
-    assert [step for step, _ in found["loss"]] == [0, 2]
-    assert found["train/step_time"] == [(0, 1.0), (2, 1.0)]
-    assert found["train/samples_per_s"] == [(0, 8.0), (2, 8.0)]
+    assert found["loss"][1:] == [(2, pytest.approx(1 / 3)), (3, 0.25)], "the last one is written, too"
+    assert found["evaluation/loss"] == [(2, 7.0)], "whichever step it came after"
+    assert found["train/step_time"] == [(0, 1.0), (2, 1.0), (3, 1.0)]
+    assert found["train/samples_per_s"] == [(0, 8.0), (2, 8.0), (3, 8.0)]
     assert found["train/tokens_per_s"][0] == (0, 80.0)
     assert found["train/goodput"][1] == (2, 0.5) and found["cost/CollectGarbage"][0] == (0, 0.25)
+
+
+def test_scalars_of_a_step_in_phases_are_written_when_its_samples_are_known(tmp_path):
+    board, state = TensorBoardScalars(tmp_path), RunState(settings=RunSettings(run="r"))
+    for update in range(4):
+        made = StepReport(
+            commit=CommitId(1, 1, 1, update, "s"),
+            metrics={"first": 1.0} if update % 2 == 0 else {"second": 2.0},
+            replicas=2,
+            samples=8 if update % 2 else 0,
+            started_at_s=100.0 + update,
+            committed_at_s=101.0 + update,
+        )
+        board.on_step(made, state, 0.5)
+    board.on_end()
+    found = scalars_in(tmp_path)
+    assert found["first"] == [(1, 1.0), (3, 1.0)] and found["second"] == [(1, 2.0), (3, 2.0)]
+    assert found["train/samples_per_s"] == [(1, 4.0), (3, 4.0)]
 
 
 def test_a_board_that_can_not_be_written_is_told_once(tmp_path, caplog):

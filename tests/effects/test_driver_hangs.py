@@ -1,7 +1,6 @@
 """Effect. A call that hangs holds up nobody else, nor does a clock: what fails is sensed, decided and acted upon."""
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from elastic.report.follower import Follower
 from elastic.settings import Limits, RunSettings, Scaling
 from tests.effects.helpers import eventually
 from tests.effects.tmpfs import mounted
+from tests.lines import whole_lines
 from tests.pure.bare_controller import commit, report
 
 LONG_S = 20.0
@@ -159,7 +159,7 @@ class Playing:
             self.journal.close()
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.journal.path.read_text().splitlines()]
+        found = whole_lines(self.journal.path)
         return [line for line in found if kind in (line.get("event"), line.get("command"))]
 
 

@@ -8,6 +8,7 @@ from elastic.actors.journal import Journal
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, Rung
 from tests.effects.shards import key
 from tests.effects.tmpfs import mounted
+from tests.lines import whole_lines
 
 
 def test_a_rung_is_a_line_with_its_reason(tmp_path):
@@ -19,7 +20,7 @@ def test_a_rung_is_a_line_with_its_reason(tmp_path):
     journal.checkpoint(13.0, Degraded(reason="1 nodes for 2 copies"))
     journal.close()
     journal.checkpoint(14.0, Degraded(reason=""))
-    first, second = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    first, second = whole_lines(journal.path)
     assert (first["t"], first["checkpoint"], first["rung"], first["commit"]["step"]) == (
         12.5,
         "CheckpointRung",
@@ -44,10 +45,6 @@ def lines(count: int) -> list[dict[str, object]]:
     return [{"t": float(number), "life": "Noted", "text": "x" * 100} for number in range(count)]
 
 
-def written_to(path):
-    return [json.loads(text) for text in path.read_text().splitlines()]
-
-
 def test_a_full_disk_ends_no_run_and_what_was_to_be_written_comes_later(tmp_path, caplog):
     """Once there is room, all of it is there, in order, each line once."""
     caplog.set_level(logging.WARNING, "elastic")
@@ -62,9 +59,9 @@ def test_a_full_disk_ends_no_run_and_what_was_to_be_written_comes_later(tmp_path
         assert journal.path.read_text().count("\n") < 500
         filler.unlink()
         journal.write([])
-        assert not journal.is_behind and written_to(journal.path) == said[:500]
+        assert not journal.is_behind and whole_lines(journal.path) == said[:500]
         journal.write(said[500:])
-        assert written_to(journal.path) == said
+        assert whole_lines(journal.path) == said
         journal.close()
         warned = [one.getMessage() for one in caplog.records]
         assert len(warned) == 1 and "No space left on device" in warned[0] and "make room there" in warned[0]

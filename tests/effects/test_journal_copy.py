@@ -1,7 +1,10 @@
 """Effect. The journal in the persistent tier: what a driver on another machine finds there."""
 
+import errno
+import fcntl
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 
 from elastic.actors.journal import JOURNAL, Journal, Past, Written, make_way, newest_life, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.actors.stored_journal import StoredJournal
 from elastic.checkpoint.remembered import Remembered
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores.directory import DirectoryStore
@@ -21,6 +25,7 @@ from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Member, St
 from elastic.errors import CorruptError, SettingError
 from elastic.ledger.lines import line_of
 from elastic.settings import RunSettings
+from tests.lines import whole_lines
 
 RUN = "r"
 SOON_S = 0.01
@@ -81,7 +86,7 @@ def test_a_driver_that_comes_back_finds_the_life_that_was_elsewhere(tmp_path: Pa
         JournalCopy(journal.path, store, RUN, life, period_s=SOON_S, **before).close()
         journal.close()
     path = here / JOURNAL
-    told = [json.loads(line) for line in path.read_text().splitlines()]
+    told = whole_lines(path)
     assert [line["incarnation"] for line in told if "life" in line] == [1, 2, 3]
     assert read_past(path).ahead == (1, 2, 3)
     assert newest_life(path.with_name(f"{JOURNAL}.until-life-1")) == 1
@@ -180,14 +185,13 @@ def test_who_is_killed_while_it_fetches_a_journal_leaves_no_shorter_one(
     store = DirectoryStore(tmp_path / "store")
     path, there = write(tmp_path / "here", form(-1), stable(0), stable(1)), tmp_path / "there" / JOURNAL
     copy(path, store)
-    writes = Path.write_text
 
-    def killed(file: Path, text: str) -> int:
-        writes(file, text[: len(text) // 2])
+    def killed(journal: StoredJournal) -> Iterator[str]:
+        yield path.read_text()[:100]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(Path, "write_text", killed)
+        context.setattr(StoredJournal, "parts", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch_journal(there, store, RUN)
     assert not there.exists() and list(there.parent.iterdir()), "it was killed in the middle"
@@ -316,6 +320,19 @@ def test_the_journal_of_a_run_that_trains_stays_where_it_is(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["journal-another.jsonl"]
 
 
+def test_a_file_system_without_locks_has_a_journal_for_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", nowhere)
+    journal = Journal(tmp_path)
+    journal.settings(1.0, "another", 1, ())
+    journal.close()
+    make_way(tmp_path / JOURNAL, "another")
+    with pytest.raises(SettingError, match=r"no locks \(Function not implemented\): give another fit\(run_dir"):
+        make_way(tmp_path / JOURNAL, RUN)
+
+
 def test_a_step_is_written_once() -> None:
     written = Written(published=3, ahead={5})
     assert [written.is_new(stable(step)) for step in (2, 3, 4, 4, 5, 6)] == [False, False, True, False, False, True]
@@ -330,6 +347,15 @@ def test_after_a_rewind_steps_are_written_again() -> None:
     assert not written.is_new(stable(4))
     written.follow(replace(state, published=2, forks=(Fork(incarnation=1, generation=2, step=2),)))
     assert written.is_new(stable(3)) and not written.is_new(stable(2))
+
+
+def test_a_step_that_was_left_behind_is_not_written_whoever_tells_of_it() -> None:
+    """Who takes over would take its number for one that every live worker must have reached."""
+    forks = (Fork(incarnation=1, generation=2, step=2),)
+    skipped = replace(stable(9), report=replace(stable(9).report, skipped="its loss was not finite"))
+    assert [Written().is_new(told, forks) for told in (stable(9), skipped, stable(2))] == [False, False, True]
+    new = replace(stable(9), report=replace(stable(9).report, commit=CommitId(1, 2, 1, 9, "s9")))
+    assert Written().is_new(new, forks)
 
 
 def test_each_line_is_json(tmp_path: Path) -> None:

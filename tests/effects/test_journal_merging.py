@@ -12,7 +12,7 @@ import pytest
 from elastic.actors import journal_copy
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.actors.journal_merging import merge
-from elastic.actors.stored_journal import Segment, StoredJournal, decoded, encoded, end_of, objects, stored_journal
+from elastic.actors.stored_journal import Segment, StoredJournal, decoded, encoded, end_of, objects
 from elastic.checkpoint import merging
 from elastic.checkpoint.merging import Span
 from elastic.checkpoint.records import Keys, sealed
@@ -56,6 +56,10 @@ def written(store: Any, incarnation: int, texts: list[str], begin: int = 0) -> i
     return begin
 
 
+def all_of(journal: StoredJournal) -> str:
+    return "".join(journal.parts())
+
+
 def merged_out(store: Any, incarnation: int) -> None:
     """As often as there is something to be done."""
     before: Any = None
@@ -76,7 +80,7 @@ def test_a_long_journal_is_in_few_objects_and_whole(store: Any, tmp_path: Path) 
         *(Span(2, first, first + 3) for first in (0, 4)),
         Span(2, 8, 8),
     ]
-    assert stored_journal(store, RUN) == "".join(texts)
+    assert all_of(StoredJournal(store, RUN)) == "".join(texts)
     assert end_of(store, RUN) == len("".join(texts).encode())
     assert fetch_journal(tmp_path / "there", store, RUN)
     assert (tmp_path / "there").read_text() == "".join(texts)
@@ -105,13 +109,26 @@ class Deadly:
         self._changed(lambda: self._store.delete(key))
 
 
+def test_a_long_journal_is_told_a_part_at_a_time_and_never_read_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, texts, reads = DirectoryStore(tmp_path), lines(40), list[str]()
+    written(store, 1, texts)
+    read_one = store.read
+    monkeypatch.setattr(store, "read", lambda key: (reads.append(key), read_one(key))[1])
+    parts = StoredJournal(store, RUN).parts()
+    first = next(parts)
+    assert 0 < len(reads) < 20 and "".join(texts).startswith(first)
+    assert first + "".join(parts) == "".join(texts) and len(reads) == len(set(reads))
+
+
 def test_whoever_is_killed_in_the_middle_leaves_every_line_and_the_next_one_goes_on(tmp_path: Path) -> None:
     texts = lines(10)
     for changes in itertools.count():
         store = DirectoryStore(tmp_path / f"store-{changes}")
         written(store, 1, texts)
         follower = StoredJournal(store, RUN)
-        assert follower.more() == "".join(texts)
+        assert all_of(follower) == "".join(texts)
         is_killed, deadly = False, Deadly(store, changes)
         for _ in range(3):
             try:
@@ -119,10 +136,10 @@ def test_whoever_is_killed_in_the_middle_leaves_every_line_and_the_next_one_goes
             except StoreError:
                 is_killed = True
                 break
-        assert stored_journal(store, RUN) == "".join(texts), changes
+        assert all_of(StoredJournal(store, RUN)) == "".join(texts), changes
         merged_out(store, 1)
         assert sorted(objects(store, RUN)) == [Span(1, 0, 3), Span(1, 4, 7), *(Span(1, one, one) for one in (8, 9))]
-        assert stored_journal(store, RUN) == "".join(texts) and follower.more() == ""
+        assert all_of(StoredJournal(store, RUN)) == "".join(texts) and all_of(follower) == ""
         if not is_killed:
             break
     assert changes == 2 + 8, "each merged object that is made, and each segment that goes"
@@ -145,7 +162,7 @@ def test_who_has_listed_what_goes_meanwhile_lists_again(store: Any, monkeypatch:
         return iter(found)
 
     monkeypatch.setattr(store, "list", goes)
-    assert follower.more() == "".join(texts)
+    assert all_of(follower) == "".join(texts)
     assert listed == [9, 3], "nine segments, eight of which were gone; two merged ones and the last"
 
 
@@ -159,7 +176,7 @@ def test_who_follows_a_journal_that_is_merged_meanwhile_is_told_each_line_once(
 
     def follow() -> None:
         while not is_over.is_set():
-            told.append(follower.more())
+            told.append(all_of(follower))
 
     reading = threading.Thread(target=follow)
     reading.start()
@@ -172,8 +189,8 @@ def test_who_follows_a_journal_that_is_merged_meanwhile_is_told_each_line_once(
     finally:
         is_over.set()
         reading.join(DEADLINE_S)
-    told.append(follower.more())
-    assert "".join(told) == "".join(texts) == stored_journal(store, RUN)
+    told.append(all_of(follower))
+    assert "".join(told) == "".join(texts) == all_of(StoredJournal(store, RUN))
     assert has_gone(store), "nothing was merged"
 
 
@@ -191,7 +208,7 @@ def test_a_merged_object_that_is_damaged_is_made_anew_while_its_segments_are_the
     merge(store, RUN, 1)
     merged_out(store, 1)
     assert sorted(objects(store, RUN)) == [Span(1, 0, 3), Span(1, 4, 4)]
-    assert stored_journal(store, RUN) == "".join(texts)
+    assert all_of(StoredJournal(store, RUN)) == "".join(texts)
 
 
 def test_of_a_merged_object_that_is_damaged_no_more_segments_go(store: Any) -> None:
@@ -203,7 +220,7 @@ def test_of_a_merged_object_that_is_damaged_no_more_segments_go(store: Any) -> N
     merge(store, RUN, 1)
     assert sorted(objects(store, RUN)) == [Span(1, 0, 0), Span(1, 0, 3), *(Span(1, one, one) for one in (1, 3, 4))]
     with pytest.raises(CorruptError):
-        stored_journal(store, RUN)
+        all_of(StoredJournal(store, RUN))
 
 
 def test_a_segment_that_is_damaged_stays_as_it_is(store: Any) -> None:

@@ -19,6 +19,7 @@ from elastic.control.moments import GaveUp, IncidentOpened, NodeQuarantined, Res
 from elastic.control.values import Incident, IncidentClass, Rung
 from elastic.errors import SettingError
 from elastic.sinks import JsonLog, SlackWebhook, TensorBoardText, Webhook
+from tests.lines import whole_lines
 
 GENEROUS_S = 30.0
 SHORT_S = 0.3
@@ -300,7 +301,7 @@ def test_a_line_for_each_moment(tmp_path: Path) -> None:
     sink.on_moment(OPENED)
     sink.on_moment(RUNG)
     sink.on_end()
-    lines = [json.loads(line) for line in (tmp_path / "new" / "moments.jsonl").read_text().splitlines()]
+    lines = whole_lines(tmp_path / "new" / "moments.jsonl")
     assert [line["moment"] for line in lines] == ["incident_opened", "rung_reached"]
     assert lines[0]["incident"]["culprits"] == ["w1"] and lines[1]["rung"] == "durable"
 

@@ -1,7 +1,7 @@
 """Journals as a run would write them, made by hand, on a clock of their own."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,19 @@ class Scribe:
         commit = {"incarnation": self.incarnation, "generation": self.generation, "attempt": 1}
         return {**commit, "step": self.step, "lineage": f"l{self.step}"}
 
-    def steps(self, count: int, replicas: int, took_s: float = 0.1, seconds: Sequence[float] = ()) -> None:
+    def steps(
+        self,
+        count: int,
+        replicas: int,
+        took_s: float = 0.1,
+        seconds: Sequence[float] = (),
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
         for _ in range(count):
             began_s, self.now_s, self.step = self.now_s, self.now_s + took_s, self.step + 1
             report = {
                 "commit": self.commit(),
-                "metrics": {"loss": 4.0 / (self.step + 1)},
+                "metrics": {"loss": 4.0 / (self.step + 1)} if metrics is None else metrics,
                 "replicas": replicas,
                 "samples": 32,
                 "started_at_s": began_s,

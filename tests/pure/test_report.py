@@ -388,8 +388,37 @@ def test_a_driver_that_takes_over_goes_on_with_the_run():
     scribe = training("w0", "w1")
     scribe.end("driver_failed", "its machine is gone")
     assert made(scribe.lines).headline.ending == "driver failed: its machine is gone"
-    scribe.event("RunTakenOver", found=["w0", "w1"])
+    scribe.event("RunTakenOver", found=[{"worker": "w0"}, {"worker": "w1"}])
     assert made(scribe.lines).headline.ending == ""
+
+
+def test_a_spare_that_was_lost_with_its_driver_is_there_no_more():
+    scribe = training("w0", "w1")
+    scribe.event("WorkerParked", worker="w2")
+    assert made(scribe.lines).headline.spares == 1
+    scribe.event("RunTakenOver", found=[{"worker": "w0"}])
+    after = made(scribe.lines)
+    assert after.headline.spares == 0 and after.headline.workers == 2, "of a member the new driver will tell"
+    scribe.event("WorkerParked", worker="w2")  # it had only been out of reach
+    assert made(scribe.lines).headline.spares == 1
+
+
+def test_what_is_no_loss_is_not_shown_as_one():
+    scribe = training("w0", "w1")
+    steps = [{"memory/host_bytes": 3e9}, {"memory/host_bytes": 3e9, "nll": 2.0}, {"evaluation/loss": 9.0, "nll": 1.0}]
+    for metrics in steps:
+        scribe.steps(1, replicas=2, metrics=metrics)
+    found = made(scribe.lines)
+    assert found.metric == "nll" and found.headline.loss == 1.0 and found.losses.values == (2.0, 1.0)
+    scribe.steps(2, replicas=2)
+    found = made(scribe.lines)
+    assert found.metric == "loss" and len(found.losses.values) == 2, "the better name, and no other's values"
+
+
+def test_that_nothing_can_be_restored_is_told_with_its_reason():
+    found = sentence("RestoreFound", {"commit": None, "reason": "no step is whole"})
+    assert found == "nothing can be restored: no step is whole"
+    assert sentence("RestoreFound", {"commit": {"step": 3}, "reason": ""}) == "step 3 can be restored"
 
 
 def test_a_driver_that_was_lost_is_a_failure_until_a_step_is_committed():

@@ -90,3 +90,9 @@ def test_lately_is_of_the_last_seconds():
     for second in range(100):
         rate.add(float(second), second + 1.0, 10 if second < 90 else 40)
     assert rate.lately == 40.0
+    for week in range(7 * 24):
+        rate.add(100.0 + 3600.0 * week, 3700.0 + 3600.0 * week, 3600 * 40)
+    assert rate.lately == 40.0, "of an amount that takes longer"
+    for second in range(10):
+        rate.add(604_900.0 + second, 604_901.0 + second, 10)
+    assert rate.lately == 10.0, "however long the bins have become"

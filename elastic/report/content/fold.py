@@ -70,6 +70,9 @@ class Fold:
         self.ending = ""
 
     def _taken_over(self, at_s: float, line: Mapping[str, Any]) -> None:
+        """Of members that were not found the new driver will tell; of others it knows nothing."""
+        found = {one["worker"] for one in line["found"]}
+        self.lanes.end_all(at_s, "lost with the last driver", but={*found, *self.lanes.members})
         self.ending = ""
 
     def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Pure. The timeline: what each worker did when, from the journal; nodes instead of workers where there are many."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -86,10 +86,10 @@ class Lanes:
     def spares(self) -> int:
         return sum(not life.end and life.state == READY for life in self._lives.values())
 
-    def end_all(self, at_s: float, how: str) -> None:
-        """The run, or a life of it, has ended."""
-        for life in self._lives.values():
-            if not life.end:
+    def end_all(self, at_s: float, how: str, but: Collection[str] = ()) -> None:
+        """The run, or a life of it, has ended, for all but these."""
+        for name, life in self._lives.items():
+            if not life.end and name not in but:
                 life.finish(how, at_s)
 
     def timeline(self, began_s: float, until_s: float) -> Timeline:

@@ -11,6 +11,7 @@ from elastic.report.content.thinning import Curve, Rate
 
 AGAIN, REDONE = "tried again", "redone"
 METRICS = ("loss", "train_loss")
+_NO_LOSSES = ("memory/", "evaluation/")
 _MOST_RETRIES = 300
 _LOOK_S = 1.0  # times of micro-batches are smoothed, so that one look a second is enough
 _MOST_SLOW = 24
@@ -142,8 +143,11 @@ class Steps:
             self.retries.append(Retry(at_s=at_s, step=step, value=value, why=why))
 
     def _loss_in(self, metrics: Mapping[str, float]) -> float | None:
-        if not self.metric:
-            self.metric = next((name for name in (*METRICS, *metrics) if name in metrics), "")
+        if self.metric not in METRICS:  # until one of these comes, the first of the user's own is it
+            own = (name for name in metrics if not name.startswith(_NO_LOSSES))
+            found = next((name for name in METRICS if name in metrics), self.metric or next(own, ""))
+            if found != self.metric:
+                self.metric, self.losses = found, Curve("loss")
         value = metrics.get(self.metric)
         return value if value is not None and value - value == 0 else None  # finite
 

@@ -1,10 +1,12 @@
 """Pure. Series that keep their shape in a bounded number of points, however long a run is."""
 
+from collections import deque
 from dataclasses import dataclass
 
 from elastic.report.content.model import Series
 
 _MS_DIGITS = 3
+_LATELY_S = 5.0
 
 
 def _short(value: float) -> float:
@@ -92,6 +94,7 @@ class Rate:
         self._name, self._limit, self._bin_s = name, limit, bin_s
         self._sums: dict[int, float] = {}
         self._begin_s = self._end_s = 0.0
+        self._newest: deque[tuple[float, float, float]] = deque()
 
     def add(self, begin_s: float, end_s: float, amount: float) -> None:
         """Something that took from `begin_s` to `end_s`; it counts evenly over that time."""
@@ -101,6 +104,9 @@ class Rate:
         begin_s = max(begin_s, self._begin_s)
         end_s = max(end_s, begin_s)
         self._end_s = max(self._end_s, end_s)
+        self._newest.append((begin_s, end_s, amount))
+        while len(self._newest) > 1 and self._newest[0][1] < self._end_s - _LATELY_S:
+            self._newest.popleft()
         while self._end_s - self._begin_s > self._limit * self._bin_s:
             self._widen()
         first, last = self._bin(begin_s), self._bin(end_s)
@@ -114,12 +120,9 @@ class Rate:
 
     @property
     def lately(self) -> float:
-        """Of the last two bins; 0 if nothing was there."""
-        if not self._sums:
-            return 0.0
-        last = max(self._sums)
-        since_s = max(self._begin_s, self._start(last - 1))
-        amount = self._sums[last] + self._sums.get(last - 1, 0.0)
+        """Of the last seconds, or of the last amount, where that took longer; 0 if nothing was there."""
+        since_s = min((begin_s for begin_s, _, _ in self._newest), default=self._end_s)
+        amount = sum(amount for _, _, amount in self._newest)
         return amount / (self._end_s - since_s) if self._end_s > since_s else 0.0
 
     def series(self, began_s: float) -> Series:

@@ -78,7 +78,11 @@ _SENTENCES: dict[str, Callable[[Line], str]] = {
     "FormingFailed": lambda line: f"{line['worker']} could not join generation {line['generation']}: {line['error']}",
     "StackDumped": lambda line: f"stacks of {line['worker']} were dumped",
     "TrainFnRaised": lambda line: f"train_fn raised on {line['worker']}: {line['summary']}",
-    "RestoreFound": lambda line: f"step {(line['commit'] or {}).get('step')} can be restored{_because(line)}",
+    "RestoreFound": lambda line: (
+        f"step {line['commit']['step']} can be restored{_because(line)}"
+        if line["commit"]
+        else f"nothing can be restored: {line.get('reason') or line.get('error') or 'no step was found'}"
+    ),
     "Restored": lambda line: f"{line['worker']} has restored step {line['commit']['step']}",
     "RestoreRefused": lambda line: f"{line['worker']} could not restore step {line['commit']['step']}{_because(line)}",
     "RewindAsked": lambda line: f"somebody asks to go back to step {line['to_step']}",
