@@ -215,7 +215,7 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-ec", block.replace("kubectl apply -k", "kubectl kustomize")],
-        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7"},
+        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7", "REGISTRY": "r7"},
         capture_output=True,
         text=True,
         timeout=TOOL_S,
@@ -225,7 +225,7 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     assert "bucketName: b7" in done.stdout and "training@p7.iam.gserviceaccount.com" in done.stdout
     assert "BUCKET" not in done.stdout and "PROJECT" not in done.stdout
     namespaces = {one["metadata"].get("namespace") for one in yaml.safe_load_all(done.stdout)}
-    assert namespaces == {"n7"}
+    assert namespaces == {"n7"} and "image: r7/training:0.1.0" in done.stdout
 
 
 def rendered(clone: Path, *start: str) -> dict[str, Any]:
@@ -240,6 +240,19 @@ def rendered(clone: Path, *start: str) -> dict[str, Any]:
     given = {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7", "REGISTRY": "r7"}
     subprocess.run(["bash", "-ec", "\n".join(ours)], env=os.environ | environment | given, timeout=TOOL_S, check=True)
     return {path.stem: yaml.safe_load(path.read_text()) for path in (clone / "k8s").glob("*.yaml")}
+
+
+def test_a_cluster_to_work_on_has_the_image_of_the_guide_and_the_file_that_jobs_are_submitted_with(clone):
+    (block,) = [one for one in BLOCKS if "elastic submit" in one]
+    ours = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith(("sed ", "elastic kuberay "))]
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    given = {"BUCKET": "b7", "NAMESPACE": "n7", "REGISTRY": "r7"}
+    subprocess.run(["bash", "-ec", "\n".join(ours)], env=os.environ | environment | given, timeout=TOOL_S, check=True)
+    made = yaml.safe_load((clone / "cluster" / "raycluster.yaml").read_text())
+    pods = [made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]]
+    images = {one["image"] for pod in pods for one in pod["template"]["spec"]["containers"]}
+    assert "r7/training:0.1.0" in images and made["metadata"]["namespace"] == "n7"
+    assert "--config cluster.yaml" in block
 
 
 def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone):
