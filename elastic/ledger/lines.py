@@ -64,7 +64,7 @@ def broken_off(state: RunState | None, at_s: float, error: BaseException) -> Ite
     why = f"{type(error).__name__}: {error}".rstrip(": ")
     ending = Ending.DRIVER_FAILED if isinstance(error, Exception) else Ending.STOPPED
     outcome = Outcome(ending=ending, message=why)
-    if state is not None:  # a pause, and counts, end with a run that ends
+    if state is not None and ending is Ending.STOPPED:  # a pause, and counts, end with a run that somebody ends
         yield line_of("life", at_s, left_by(replace(state, outcome=outcome)))
     yield line_of("command", at_s, EndRun(outcome=outcome, reason=why))
     place = (0, 0) if state is None else (state.generation, state.replicas)

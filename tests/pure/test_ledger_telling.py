@@ -228,6 +228,7 @@ def test_a_run_that_is_paused_and_then_ended_is_not_paused_when_it_is_started_ag
     (left,) = [line for line in broken_off(paused, 7.0, KeyboardInterrupt()) if "life" in line]
     again = bequest_of(json.loads(json.dumps(left, allow_nan=False)))
     assert (again.paused, again.without_progress, again.quarantine) == ("", 0, {"n": None})
+    assert not [line for line in broken_off(paused, 7.0, ValueError("of the driver")) if "life" in line]
 
 
 @pytest.mark.parametrize(
