@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from elastic.checkpoint.records import Keys, opened, sealed
-from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError
+from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError, is_stored
 from elastic.errors import CorruptError
 
 SKEW_S = 60.0  # clocks of nodes differ by less
@@ -73,7 +73,7 @@ class Leases:
         """
         lease = Lease(self, name, use)
         lease.renew()
-        if any(item.key == self.keys.clearing(name) for item in self.store.list(self.keys.clearing(name))):
+        if is_stored(self.store, self.keys.clearing(name)):
             lease.release()
             raise BusyError(f"{self._where(name)} is being deleted; try again later, or take another step")
         return lease

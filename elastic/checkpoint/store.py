@@ -136,3 +136,8 @@ def is_key(key: str) -> bool:
     except SettingError:
         return False
     return True
+
+
+def is_stored(store: Store, key: str) -> bool:
+    """Whether there is an object of this very key; a listing has all whose keys begin like it. Raises: StoreError."""
+    return any(item.key == key for item in store.list(key))

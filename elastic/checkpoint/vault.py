@@ -21,7 +21,7 @@ from elastic.checkpoint.leases import Lease, Leases, Use
 from elastic.checkpoint.manifest import Manifest, checked_name, is_visible
 from elastic.checkpoint.parallel import Throttle, in_parallel
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
-from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError
+from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError, is_stored
 from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.stores.faulty import FaultyStore
 from elastic.control.values import CommitId, Fork
@@ -255,7 +255,7 @@ class Vault:
             BusyError: it is being deleted. MissingError: it has been.
         """
         lease = self.leases.take(name, Use.READ)
-        if not any(item.key == self.keys.commit(name) for item in self.store.list(self.keys.commit(name))):
+        if not is_stored(self.store, self.keys.commit(name)):
             lease.release()
             raise MissingError(f"{self.where}: {name} has been deleted")
         return lease

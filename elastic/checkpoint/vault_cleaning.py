@@ -13,7 +13,7 @@ from math import inf
 from elastic.checkpoint.leases import SKEW_S, BusyError
 from elastic.checkpoint.records import name_of, parse_name
 from elastic.checkpoint.retention import Verdict, judged
-from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.store import MissingError, is_stored
 from elastic.checkpoint.vault import Vault
 from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError
@@ -148,7 +148,8 @@ def _is_cleared(vault: Vault, name: str, left: Collection[str], is_dry: bool) ->
         left: keys of the marks whose owners are dead.
     """
     if is_dry:
-        is_being = any(mark.key not in left for mark in vault.store.list(vault.keys.clearing(name)))
+        mark = vault.keys.clearing(name)
+        is_being = mark not in left and is_stored(vault.store, mark)
         return not is_being and not vault.leases.is_taken(name, is_durable=False)
     try:
         _clear(vault, name)
@@ -183,7 +184,7 @@ def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
             check()
             store.delete(key)
 
-        if not is_durable and any(item.key == keys.commit(name) for item in store.list(keys.commit(name))):
+        if not is_durable and is_stored(store, keys.commit(name)):
             return
         delete(keys.commit(name))
         doomed = [*store.list(keys.step(name)), *store.list(keys.leases(name))]
