@@ -114,10 +114,10 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address, "health": health}
     given["page"] = page
     arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
-    return train(train_fn, *load(config, arguments), policy=policy, callbacks=callbacks)
+    return fit_configured(train_fn, *load(config, arguments), policy=policy, callbacks=callbacks)
 
 
-def train(
+def fit_configured(
     train_fn: Callable[[Any], Any],
     chosen: RunConfig,
     tree: Tree,

@@ -35,7 +35,7 @@ def run(
     TRAIN_FN is file.py:function, package.module:function, or file.py, whose function is train_fn. CONFIG is a YAML file
     that names it, as its knob train_fn.
     """
-    from elastic.api import train
+    from elastic.api import fit_configured
     from elastic.config import assigned, load
     from elastic.knobs import merged
     from elastic.settings import Chaos
@@ -47,7 +47,7 @@ def run(
     broken = None if chaos is None else Chaos(enable_fault_injection=True, schedule=chaos)
     given = _given(name=name, policy=policy, address=address, chaos=broken)
     chosen, tree = load(config, merged(*[assigned(one) for one in assignments], given))
-    result = train(_loaded(what or chosen.train_fn or ""), chosen, tree)
+    result = fit_configured(_loaded(what or chosen.train_fn or ""), chosen, tree)
     facts = {
         "run_dir": result.run_dir,
         "steps": result.steps,

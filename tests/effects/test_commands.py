@@ -433,12 +433,12 @@ def fitted(monkeypatch, tmp_path):
 
     calls = []
 
-    def train(train_fn, chosen, tree):
+    def fit_configured(train_fn, chosen, tree):
         calls.append((train_fn, chosen))
         facts = {"value": None, "world_sizes": [2], "incidents": [], "goodput": 1.0, "run_dir": "runs/night"}
         return Result(steps=3, last_report={"loss": 0.5}, **facts)
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(api, "fit_configured", fit_configured)
     (tmp_path / "train.py").write_text(SOURCE)
     (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
