@@ -81,7 +81,7 @@ bench-env: $(patsubst %,.bench/%/.ready,$(PEERS)) ## environments of the peers i
 	@touch $@
 
 # What a bench that was killed has left is removed first, so that it takes nothing from this one.
-bench-quick: $(READY) bench-env ## the peers side by side but NVRx, one kill and one hang each, about 8 min; needs root and ip
+bench-quick: $(READY) bench-env ## the peers side by side but NVRx, one kill and one hang each, under 8 min; needs root and ip
 	$(BIN)/python -m benchmarks.hosts --clean
 	$(BENCH) --plan quick $(ARGS)
 

@@ -41,13 +41,17 @@ _LOOK_SHARE = 0.05  # of a core at most, for the observer's arithmetic while oth
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line says; `state_mb` None: what the scenario says; `patience_s` None: `deadline_s`."""
+    """What the command line says; `state_mb` None: what the scenario says; `patience_s` None: `deadline_s`.
+
+    `calm_s`: no run is calm for longer before it is broken, if all is prepared; None: as long as the scenario says.
+    """
 
     repeats: int = 5
     step_s: float = 0.05
     state_mb: int | None = None
     deadline_s: float = 240.0
     patience_s: float | None = None
+    calm_s: float | None = None
     storm_s: float = 600.0
     every_s: tuple[float, float] = (15.0, 30.0)
     seed: int = 0
@@ -94,7 +98,8 @@ class Bench:
         try:
             stage = self._stage(ground, turn)
             with stage:
-                stage.wait_until_calm(ground.calm_s, ground.is_prepared)
+                most_s = ground.calm_s if self.settings.calm_s is None else self.settings.calm_s
+                stage.wait_until_calm(min(ground.calm_s, most_s), ground.is_prepared)
                 stage.allow_s(self.settings.deadline_s)
                 row |= self._storm(stage) if turn.scenario == STORM else self._one_fault(stage, turn.scenario)
             is_compared = turn.scenario == STORM and turn.system == _COMPARED

@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step-s", type=float, default=0.05, help="length of a step with all workers")
     parser.add_argument("--state-mb", type=int, help="state beside the model (default: 400 for join and donor, else 0)")
+    parser.add_argument("--calm-s", type=float, help="at most, before a run is broken; default: as the scenario says")
     parser.add_argument("--deadline-s", type=float, default=240.0, help="for the run to be whole again")
     parser.add_argument("--patience-s", type=float, help="to be whole again once it goes on (default: the deadline)")
     parser.add_argument("--storm-s", type=float, default=600.0, help="length of a storm, or of busy")
