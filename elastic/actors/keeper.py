@@ -109,7 +109,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="elastic-checkpoints", daemon=True)
         self._thread.start()
 
-    # --- from any thread; none of these waits ---
+    # --- from any thread; none of these waits, but for `wait_clean` and `close` ---
 
     def staged(self, node: str, staged: ev.ShardStaged | None = None, urgent: str = "") -> None:
         """A worker on this node has sealed a shard of a step; urgent: why that goes down at once, or empty."""
@@ -179,6 +179,10 @@ class Keeper:
     def inventory(self, here: str) -> list[PeerSource]:
         """Where shards can be read by somebody on node `here`, nearest first."""
         return peer_sources(self._run, here)
+
+    def wait_clean(self, within_s: float) -> bool:
+        """Whether nodes have deleted what is not kept any more of the steps that are durable; waits for them."""
+        return self._uploads.is_clean.wait(within_s)
 
     def close(self, keep: bool) -> None:
         """Stop, after all it was told; the actors stay for the run's next driver until their lease ends, or end now."""

@@ -222,6 +222,7 @@ class RayTiers(Tiers):
         self._wait(self._is_persistent, now_s + _FLUSH_S, "durable", lambda: self._durable)
         self._wait(self._has_disks, now_s + _DISK_S, "whole on the disks of nodes", lambda: self._on_disk)
         if self._is_persistent:
+            self._wait_clean(self._keeper, now_s + _FLUSH_S)
             return self._durable >= self._staged
         return not self._has_disks or self._on_disk >= self._staged
 
@@ -241,6 +242,13 @@ class RayTiers(Tiers):
                 self._changed.wait(_POLL_S)
         if reached() < self._staged:
             log.error("step %d is not %s at the end; the last one that is: %d", self._staged, what, reached())
+
+    def _wait_clean(self, keeper: Keeper, until_s: float) -> None:
+        """Who deletes would be ended with the actors; what is then left goes after the next run's first COMMIT."""
+        while not keeper.wait_clean(_TOLD_S):
+            log.warning("old steps are still being deleted from the persistent tier (Checkpoint.keep)")
+            if time.monotonic() > until_s:
+                return
 
     def close(self, keep: bool) -> None:
         if self._keeper is not None:

@@ -5,6 +5,7 @@ this node, mapped by this actor: Ray neither spills nor frees them, and they out
 restarted actor begins with what is in its node's slots; its driver has it pull the rest again.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -213,17 +214,21 @@ class CheckpointReplica:
                 time.sleep(_AGAIN_S)
 
     def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float]) -> str:
-        """Make a step durable and delete what nobody wants any more; returns why it is not durable, empty if it is."""
+        """Make a step durable; returns why it is not, empty if it is. What nobody wants any more is `clean`'s."""
         self._obey(incarnation)
         try:
             self._opened().commit(commit, digests, metrics)
         except ElasticError as error:
             return f"node {self._node.name}: {error}"
+        return ""
+
+    def clean(self, incarnation: int) -> None:
+        """Delete from the persistent tier what nobody wants any more; after a COMMIT was told, as it may take long."""
+        self._obey(incarnation)
         try:
             self._janitor.clean(self._opened(), self._equipment.keep)
         except ElasticError as error:
             log.warning("old steps, and what was left behind, are not deleted now: %s", error)
-        return ""
 
     def make_durable(self, incarnation: int, key: ShardKey) -> str:
         """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
@@ -240,6 +245,9 @@ class CheckpointReplica:
             reason = self.commit(incarnation, key.commit, digests, metrics)
         except ElasticError as error:
             reason = f"node {self._node.name}: {error}"
+        if not reason:
+            with contextlib.suppress(StoreError):  # a newer driver has taken over, and cleans
+                self.clean(incarnation)
         return reason, bool(reason)
 
     def clear(self, incarnation: int) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,6 +48,9 @@ class UploadKeeper:
         self._cost_s: dict[str, float] = {}  # by node, of the step that was begun last
         self._uploading: dict[ShardKey, rungs.Upload] = {}
         self._is_leaving = self._is_measured = False
+        self._cleaning = 0
+        self.is_clean = threading.Event()  # for any thread: no node is deleting old steps
+        self.is_clean.set()
 
     def is_due(self, newest: int | None) -> bool:
         """Whether to upload now; newest: step that is staged."""
@@ -82,7 +86,12 @@ class UploadKeeper:
         def ended(reason: str) -> None:
             if reason:
                 log.warning("checkpoints: step %d is not committed: %s", order.commit.step, reason)
+            else:  # first, so that who waits for both misses none
+                self._cleaning += 1
+                self.is_clean.clear()
             self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
+            if not reason:
+                self._clean(actor)
 
         metrics = dict(self._metrics(order.commit))
         if self._checkpoint.keep.best and not metrics.keys() - {VERIFIED}:
@@ -92,6 +101,23 @@ class UploadKeeper:
             self._incarnation, order.commit, order.digests, metrics
         )
         self._then(call, _UPLOAD_S, ended, ended)
+
+    def _clean(self, actor: Any) -> None:
+        """Have a node delete what nobody wants any more: the next step need not wait for that, nor who is told."""
+
+        def ended(reason: str | None) -> None:
+            if reason:
+                log.warning("checkpoints: old steps are not deleted now: %s", reason)
+            self._cleaning -= 1
+            if not self._cleaning:
+                self.is_clean.set()
+
+        try:
+            call = actor.clean.options(concurrency_group="upload").remote(self._incarnation)
+        except Exception as error:  # Ray's head may be away, or the actor one of an older release
+            ended(f"{type(error).__name__}: {error}")
+        else:
+            self._then(call, _UPLOAD_S, ended, ended)
 
     def arrived(self, told: rungs.CheckpointRung) -> None:
         """A step has come to a rung."""

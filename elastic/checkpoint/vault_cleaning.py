@@ -5,6 +5,7 @@
 A collector that is killed on the way leaves a step without COMMIT, or the mark: `swept` goes on from there.
 """
 
+import threading
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,10 +24,14 @@ History = tuple[frozenset[Fork], frozenset[CommitId]]  # forks, and what is in q
 
 
 class Janitor:
-    """Cleans a run's part of the persistent tier after its commits; what was left behind, once in a lease's time."""
+    """Cleans a run's part of the persistent tier after its commits; what was left behind, once in a lease's time.
+
+    May be asked by several threads, which take turns.
+    """
 
     def __init__(self) -> None:
         self._swept_s = -inf
+        self._turn = threading.Lock()
 
     def clean(self, vault: Vault, keep: Keep) -> None:
         """Delete what nobody wants any more.
@@ -34,11 +39,12 @@ class Janitor:
         Raises:
             FencedError: `vault` belongs to a driver that has a successor. StoreError.
         """
-        collected(vault, keep)
-        now_s = vault.leases.now_s()
-        if now_s - self._swept_s > vault.leases.lease_s:
-            self._swept_s = now_s
-            swept(vault)
+        with self._turn:
+            collected(vault, keep)
+            now_s = vault.leases.now_s()
+            if now_s - self._swept_s > vault.leases.lease_s:
+                self._swept_s = now_s
+                swept(vault)
 
 
 def collected(vault: Vault, keep: Keep, *, is_dry: bool = False) -> list[Verdict]:

@@ -39,6 +39,8 @@ class Keeper:
         self.leases: list[tuple[int, bool]] = []
         self.forks: tuple[Fork, ...] = ()
         self.going: dict[int, frozenset[tuple[str, int]]] = {}
+        self.clean = threading.Event()
+        self.clean.set()
 
     def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
         self.aims.append(aim)
@@ -59,6 +61,9 @@ class Keeper:
 
     def redundancy_lost(self, reason: str) -> None:
         self.urged.append(reason)
+
+    def wait_clean(self, within_s: float) -> bool:
+        return self.clean.wait(within_s)
 
 
 def seen(*those: Candidate) -> Seen:
@@ -195,6 +200,26 @@ def test_the_end_waits_for_disks_but_not_for_long(is_written: bool, tmp_path: Pa
     assert (time.monotonic() - began_s < disk_s / 2) == is_written
     assert set(keeper.urged) == (set() if is_written else {"the run is over"})
     assert is_written or len(keeper.urged) > 1, "the keeper may hear of the last step after it was urged"
+
+
+def test_the_end_waits_for_who_deletes_old_steps_but_not_for_ever(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr("elastic.actors.ray_tiers._TOLD_S", LATE_S)
+    keeper = Keeper()
+    tiers, state, _ = tiers_of(tmp_path, keeper, persistent=str(tmp_path / "store"))
+    tiers.heed(ev.ShardStaged(worker="w0", commit=commit(4), shard=0, shards=1, nbytes=64), state)
+    told = CheckpointRung(commit=commit(4), shards=1, rung=Rung.DURABLE, copies=1, degraded="", reason="it is there")
+    tiers._told(told)
+    keeper.clean.clear()
+    threading.Timer(2.5 * LATE_S, keeper.clean.set).start()
+    assert tiers.flush() and keeper.clean.is_set()
+    assert "old steps are still being deleted" in caplog.text
+    keeper.clean.clear()
+    monkeypatch.setattr("elastic.actors.ray_tiers._FLUSH_S", LATE_S)
+    assert tiers.flush(), "the last step is durable all the same"
+    tiers._keeper = None
+    tiers.close(keep=True)
 
 
 def test_a_commit_has_the_metrics_of_its_step_however_long_it_took(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Nodes:
             settings, 1, lambda one: self.told.append(one.reason), self.then, self.heard.append, lambda _: {}
         )
         remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: None))
-        self.actor = SimpleNamespace(upload=remote, commit=remote)
+        self.actor = SimpleNamespace(upload=remote, commit=remote, clean=remote)
 
     def then(self, call: Any, within_s: float, ended: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
         ended(UploadAnswer(digest="d", reason=self.reason, cost_s=self.cost_s))
@@ -151,6 +151,35 @@ class SlowVault:
         self.said.append("committing")
         assert self.may_commit.wait(LONG_S)
         self.said.append(f"committed {','.join(digests)} {metrics}")
+
+
+def test_a_step_is_durable_before_old_ones_are_deleted() -> None:
+    """That takes seconds for each thousand objects; the next step, and who waits for this one, need not."""
+    asked, open_ = list[str](), list[tuple[Callable[[Any], Any], Callable[[str], Any]]]()
+    heard = list[rungs.Event]()
+
+    def remote(name: str) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: asked.append(name)))
+
+    def then(call: Any, within_s: float, ended: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
+        open_.append((ended, failed))
+
+    keeper = UploadKeeper(Checkpoint(persistent="/store"), 1, print, then, heard.append, lambda _: {})
+    actor = SimpleNamespace(commit=remote("commit"), clean=remote("clean"))
+    for step in (1, 2):
+        keeper.commit(rungs.Commit(commit=key(step).commit, digests=("d0",), node="a"), actor)
+    assert keeper.is_clean.is_set()
+    for committed, _ in open_[:2]:
+        committed("")
+    assert asked == ["commit", "commit", "clean", "clean"] and not keeper.is_clean.is_set()
+    assert [(one.commit.step, one.reason) for one in heard if isinstance(one, rungs.Committed)] == [(1, ""), (2, "")]
+    open_[2][0](None)
+    assert not keeper.is_clean.is_set(), "the other one is at it"
+    open_[3][1]("RayActorError: it died")
+    assert keeper.is_clean.is_set()
+    keeper.commit(rungs.Commit(commit=key(3).commit, digests=("d0",), node="a"), actor)
+    open_[4][0]("node a: it is away")
+    assert asked[4:] == ["commit"] and keeper.is_clean.is_set(), "nothing new is there that an older one could go for"
 
 
 def replica_of(vault: SlowVault, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CheckpointReplica, list[str]]:
