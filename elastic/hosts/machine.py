@@ -71,7 +71,8 @@ def _of_container(system: Path) -> float | None:
     if limit is None or used is None:
         return None
     statistics = dict(line.split() for line in _text(group / "memory.stat").splitlines() if line.count(" ") == 1)
-    return 1 - (used - int(statistics.get("inactive_file", 0))) / limit
+    cached = sum(int(statistics.get(name, 0)) for name in ("inactive_file", "active_file"))
+    return 1 - (used - cached) / limit
 
 
 def space_free(path: str) -> float | None:

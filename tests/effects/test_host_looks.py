@@ -241,7 +241,7 @@ def test_a_container_has_less_memory_than_its_host(tmp_path):
         **{
             "fs__cgroup__memory.max": "1000",
             "fs__cgroup__memory.current": "900",
-            "fs__cgroup__memory.stat": "anon 700\ninactive_file 100",
+            "fs__cgroup__memory.stat": "anon 700\ninactive_file 10\nactive_file 90",
         },
     )
     assert machine.memory_free(proc, system) == pytest.approx(0.2)
