@@ -17,9 +17,11 @@ from elastic.actors.priority import take_usual_priority
 from elastic.checkpoint.store import MissingError
 from elastic.checkpoint.stores import open_store
 from elastic.control.diagnosis import Cluster, Machine
+from elastic.control.standing_by import room_of
 from elastic.errors import ElasticError, NoClusterError
 from elastic.hosts.peers import bytes_per_s, lend
 from elastic.hosts.survey import survey
+from elastic.settings import Scaling
 
 ANSWER_S = 60.0  # a node may have to start a process, and import
 _SPEED_S = 10.0
@@ -53,22 +55,23 @@ class Surveyor:
             return 0.0
 
 
-def survey_cluster(address: str | None, ramdisk: str, persistent: str | None = None) -> Cluster:
+def survey_cluster(address: str | None, ramdisk: str, scaling: Scaling, persistent: str | None = None) -> Cluster:
     """All live nodes of the cluster at an address, or that on this machine.
 
     Args:
-        persistent: URL of a persistent tier that nodes are to try; None: none.
+        scaling: by which workers are placed. persistent: URL of a persistent tier that nodes are to try; None: none.
     """
     shown = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
         with connected(address):
-            return _surveyed(shown, ramdisk, persistent)
+            return _surveyed(shown, ramdisk, scaling, persistent)
     except NoClusterError as error:
         return Cluster(address=shown, trouble=str(error))
 
 
-def _surveyed(address: str, ramdisk: str, persistent: str | None) -> Cluster:
+def _surveyed(address: str, ramdisk: str, scaling: Scaling, persistent: str | None) -> Cluster:
     nodes = {str(one["NodeID"]): one for one in ray.nodes() if one["Alive"]}
+    room = room_of({node: (one["Resources"], one["Labels"]) for node, one in nodes.items()}, scaling, ())
     names = {node: f"node {node[:8]} ({one['NodeManagerAddress']})" for node, one in nodes.items()}
     actor_class: Any = ray.remote(num_cpus=0)(Surveyor)
     actors: dict[str, Any] = {
@@ -83,7 +86,7 @@ def _surveyed(address: str, ramdisk: str, persistent: str | None) -> Cluster:
         return Cluster(
             address=address,
             has_token=os.environ.get("RAY_AUTH_MODE") == "token",
-            machines=tuple(found[node] for node in heard),
+            machines=tuple(replace(found[node], has_room=node in room) for node in heard),
             silent=tuple(names[node] for node in nodes if node not in heard),
             store_bytes=tuple(
                 (names[node], int(nodes[node]["Resources"].get("object_store_memory", 0))) for node in heard

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -63,16 +63,17 @@ def _look(
     checkpoint = config.checkpoint
     persistent = persistent or (checkpoint.persistent if checkpoint is not None else None)
     arena_bytes, shard_bytes, ramdisk = _sizes(params, hosts, bytes_per_param, checkpoint)
+    scaling = replace(config.scaling, use_gpu=gpu or config.scaling.use_gpu)
     wanted = Wanted(
         arena_bytes=arena_bytes,
         shard_bytes=shard_bytes,
-        needs_gpu=gpu or config.scaling.use_gpu,
+        needs_gpu=scaling.use_gpu,
         clock_offset_s=config.health.clock_offset_s,
     )
     ramdisk = memory or ramdisk
     facts = Facts(
         here=survey("this machine", ramdisk),
-        cluster=_cluster(address or config.address, ramdisk, persistent, with_cluster),
+        cluster=_cluster(address or config.address, ramdisk, scaling, persistent, with_cluster),
         bucket=None if persistent is None else try_store(persistent),
     )
     return facts, wanted
@@ -90,13 +91,13 @@ def _sizes(params: float | None, hosts: int, bytes_per_param: float, given: Any)
     return found.ramdisk_bytes, found.shard_bytes, checkpoint.memory
 
 
-def _cluster(address: str | None, ramdisk: str, persistent: str | None, is_wanted: bool | None) -> Any:
+def _cluster(address: str | None, ramdisk: str, scaling: Any, persistent: str | None, is_wanted: bool | None) -> Any:
     """Its facts; None where nobody asked for one, and none runs."""
     if is_wanted is False:
         return None
     from elastic.actors.surveying import survey_cluster
 
-    found = survey_cluster(address, ramdisk, persistent)
+    found = survey_cluster(address, ramdisk, scaling, persistent)
     is_asked = is_wanted or address is not None or "RAY_ADDRESS" in os.environ
     return None if found.trouble and not is_asked else found
 

@@ -47,6 +47,7 @@ class Machine:
         gpus: names that the driver gives. gpu_trouble: why they can not be used, sentences.
         has_cuda: torch sees a GPU. nccl: version that torch brings, empty: none.
         niceness: that processes of a run have there, once they have asked for the usual one.
+        has_room: the node has what a worker is placed by; a head need not, nor where the supervisor runs.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Machine:
     has_cuda: bool = False
     nccl: str = ""
     niceness: int = 0
+    has_room: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,8 @@ def breaks(found: Sequence[Finding]) -> bool:
 
 def _of_machine(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     yield _ray(machine)
-    yield _ramdisk(machine, wanted)
+    if machine.has_room:
+        yield _ramdisk(machine, wanted)
     yield _files(machine)
     yield _processes(machine)
     if machine.niceness:
@@ -265,7 +268,7 @@ def _gpus(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
         what = f"{len(machine.gpus)} GPUs, and torch sees none"
         fix = "install torch's CUDA build for this driver, and look at CUDA_VISIBLE_DEVICES"
         yield _bad("gpu", machine.name, what, fix)
-    elif not machine.gpus and wanted.needs_gpu:
+    elif not machine.gpus and wanted.needs_gpu and machine.has_room:
         yield _bad("gpu", machine.name, "no GPU is seen", "give the container its GPUs, or leave Scaling.use_gpu out")
     elif machine.gpus and not machine.nccl:
         what = f"{len(machine.gpus)} x {machine.gpus[0]}, and torch has no NCCL: gloo sums gradients, in host memory"
@@ -299,6 +302,10 @@ def _of_cluster(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
         yield _bad("cluster", cluster.address, cluster.trouble, fix)
         return
     yield _fine("cluster", cluster.address, f"{len(cluster.machines)} nodes answer")
+    if cluster.machines and not any(machine.has_room for machine in cluster.machines):
+        what = "no node has what a worker is placed by (Scaling.resources_per_worker, use_gpu, label_selector)"
+        fix = "give the containers their GPUs, or change these; nodes that come when asked for were not looked at"
+        yield _bad("cluster", cluster.address, what, fix)
     for node in cluster.silent:
         yield _bad("cluster", node, "the node is alive for Ray, and ran nothing for us", "look at its raylet's log")
     if not cluster.has_token:
@@ -359,7 +366,7 @@ def _shared_ramdisks(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
     stores = dict(cluster.store_bytes)
     for machine in cluster.machines:
         size, store = machine.ramdisk_bytes, stores.get(machine.name, 0)
-        if not wanted.arena_bytes or size is None or machine.ramdisk.rstrip("/") != _OF_STORE:
+        if not (wanted.arena_bytes and machine.has_room) or size is None or machine.ramdisk.rstrip("/") != _OF_STORE:
             continue
         if max(store, wanted.arena_bytes) <= size < store + wanted.arena_bytes:
             yield Finding(

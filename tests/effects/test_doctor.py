@@ -115,7 +115,7 @@ def test_a_tier_that_can_not_be_written_breaks_runs(tmp_path):
 def test_a_cluster_that_does_not_answer_counts_only_if_somebody_asked_for_it(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     gone = Cluster(address="10.0.0.9:6379", trouble="no Ray cluster answers at 10.0.0.9:6379")
-    monkeypatch.setattr(surveying, "survey_cluster", lambda address, ramdisk, persistent: gone)
+    monkeypatch.setattr(surveying, "survey_cluster", lambda address, ramdisk, scaling, persistent: gone)
     unasked = CliRunner().invoke(cli, ["doctor", "--json"])
     assert unasked.exit_code == 0 and "cluster" not in unasked.stdout.replace("no-cluster", "")
     for asked in (["--address", "10.0.0.9:6379"], ["--cluster"]):

@@ -33,6 +33,7 @@ SOUND = Machine(
     clock_offset_s=0.0001,
 )
 NODE = replace(SOUND, name="node a")
+HEAD = replace(SOUND, name="head", ramdisk_bytes=None, has_room=False)
 CLUSTER = Cluster(
     address="auto",
     has_token=True,
@@ -105,11 +106,22 @@ def test_a_machine_is_judged(changes, wanted, subject, verdict, told):
     assert bool(found.fix) == (verdict is not Verdict.FINE)
 
 
+def test_a_head_without_slots_needs_nothing_that_workers_need():
+    node = replace(NODE, gpus=ONE, **CUDA)
+    cluster = replace(CLUSTER, machines=(HEAD, node), store_bytes=(("head", 16 * GIB), ("node a", 8 * GIB)))
+    wanted = replace(ROOM, needs_gpu=True)
+    found = diagnose(Facts(here=replace(HEAD, name="this machine"), cluster=cluster), wanted)
+    assert not breaks(found) and [one.where for one in found if one.subject in ("ramdisk", "gpu")] == ["node a"] * 2
+    found = diagnose(Facts(here=SOUND, cluster=replace(cluster, machines=(HEAD, NODE))), wanted)
+    assert worst(found, "gpu").verdict is Verdict.BREAKS, "workers would come there"
+
+
 @pytest.mark.parametrize(
     ("changes", "wanted", "subject", "verdict", "told"),
     [
         ({"trouble": "no Ray cluster answers"}, Wanted(), "cluster", Verdict.BREAKS, "no Ray cluster answers"),
         ({"silent": ("node b",)}, Wanted(), "cluster", Verdict.BREAKS, "ran nothing for us"),
+        ({"machines": (HEAD,)}, Wanted(), "cluster", Verdict.BREAKS, "no node has what a worker is placed by"),
         ({"has_token": False}, Wanted(), "authentication", Verdict.COSTS, "may run code"),
         ({"store_bytes": (("node a", 2 * GIB),)}, ROOM, "object store", Verdict.COSTS, "one shard has 5.00 GiB"),
         ({"store_bytes": (("node a", 16 * GIB),)}, ROOM, "ramdisk", Verdict.COSTS, "object store up to 16.00 GiB"),
