@@ -12,11 +12,22 @@ import yaml
 
 from elastic.control.schedules import schedule_of
 from elastic.errors import SettingError
-from elastic.knobs import Given, RunConfig, Tree, at_path, configured, effective, merged, plain_names
+from elastic.knobs import (
+    Given,
+    RunConfig,
+    Tree,
+    at_path,
+    configured,
+    effective,
+    merged,
+    optional_sections,
+    plain_names,
+)
 from elastic.yamls import NO_YAML
 
 FILE_VARIABLE = "ELASTIC_CONFIG"
 _PREFIX = "ELASTIC_"
+_OFF = ("null", "~")  # not empty: what nobody has set is empty in many files
 _DEPTH = 8
 
 
@@ -30,7 +41,8 @@ def load(
     Args:
         file: YAML; default: the one that ELASTIC_CONFIG names, if it does.
         arguments: what overrides everything else.
-        environment: variables `ELASTIC_<SECTION>__<KNOB>`, values as in YAML; without a section: `ELASTIC_<KNOB>`.
+        environment: variables `ELASTIC_<SECTION>__<KNOB>`, values as in YAML; without a section: `ELASTIC_<KNOB>`;
+            `ELASTIC_<SECTION>=null` switches one off that may be.
 
     Raises:
         SettingError: the file cannot be read, a name is unknown, or a value cannot work; says where.
@@ -83,9 +95,12 @@ def from_environment(environment: Mapping[str, str]) -> Tree:
     trees = []
     for variable in sorted(environment):
         name = variable.removeprefix(_PREFIX).lower()
-        if variable.startswith(_PREFIX) and ("__" in name or name in plain_names()):
-            value = _scalar(environment[variable], variable)
-            trees.append(at_path(name.replace("__", "."), Given(value, variable)))
+        if not variable.startswith(_PREFIX) or ("__" not in name and name not in plain_names() | optional_sections()):
+            continue
+        if name in optional_sections() and environment[variable].strip() not in _OFF:
+            continue  # it is no knob, and may be somebody else's
+        value = _scalar(environment[variable], variable)
+        trees.append(at_path(name.replace("__", "."), Given(value, variable)))
     return merged(*trees)
 
 

@@ -126,6 +126,12 @@ def plain_names() -> frozenset[str]:
     return frozenset(name for name in hints if not any(is_dataclass(one) for one in _options(hints[name])))
 
 
+def optional_sections() -> frozenset[str]:
+    """Sections that may be off: null."""
+    hints = get_type_hints(RunConfig)
+    return frozenset(name for name in hints if type(None) in _options(hints[name])) - plain_names()
+
+
 def redacted(text: str) -> str:
     """A URL without what may be secret in it: user, password, query."""
     if "://" not in text:

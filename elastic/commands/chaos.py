@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from elastic.commands.style import Finite, address_option, json_flag, tell_alone
 from elastic.control import events as ev
@@ -17,6 +18,14 @@ from elastic.control.schedules import Course, Entry, Schedule, parse
 from elastic.errors import ElasticError, SettingError
 
 _POLL_S = 0.1
+_MEANS_NOTHING = {  # options by whether a schedule was given: what to do instead
+    True: {
+        "--target": "each fault of --schedule names its own, as in 'every 60 kill leader'",
+        "--duration": "each fault of --schedule says how long it lasts, as in '60 stop rank:1 for=5'",
+        "--with": "each fault of --schedule says what it takes, as in '60 slow leader with=3'",
+    },
+    False: {"--for": "one fault is undone after --duration; --for is how long a schedule goes on"},
+}
 _PATIENCE_S = 30.0  # beyond the end of a fault, until what came of it is heard
 
 Told = ev.FaultInjected | ev.FaultRefused
@@ -85,13 +94,15 @@ class Asked:
 @click.option("--force", "is_forced", is_flag=True, help="Even a run that was not started for fault injection.")
 @json_flag("A line of JSON for each fault, for a program.")
 @address_option
-def chaos(run: str, **options: Any) -> None:
+@click.pass_context
+def chaos(ctx: click.Context, run: str, **options: Any) -> None:
     """Break RUN on purpose, while it trains on this cluster, and tell what struck.
 
     Each fault that strikes is in the journal of the run, as FaultInjected, with its proof.
     """
     asked = Asked(**options)
     faults = asked.faults
+    _refuse_what_means_nothing(ctx, asked)
     until_s = asked.until_s(faults)
     if asked.is_dry:
         for fault in faults.plan(asked.seed, until_s, _nodes(run, asked, faults)):
@@ -112,6 +123,23 @@ def chaos(run: str, **options: Any) -> None:
         raise ElasticError(f"none of {len(told)} faults struck; of the last one: {refused[-1].reason}")
     if not told:
         click.echo(f"no fault was due within --for {until_s:g} s", err=True)
+
+
+def _refuse_what_means_nothing(ctx: click.Context, asked: Asked) -> None:
+    """
+    Raises:
+        SettingError: an option was given that would be passed over; what is broken would not be what was meant.
+    """
+    given = {one.opts[0] for one in ctx.command.params if _is_given(ctx, one)}
+    for option, instead in _MEANS_NOTHING[asked.schedule is not None].items():
+        if option in given:
+            raise SettingError(f"{option}: {instead}: leave it out")
+    if "--nodes" in given and not asked.is_dry:
+        raise SettingError("--nodes: names nodes of a plan: give --dry-run, or leave it out")
+
+
+def _is_given(ctx: click.Context, option: click.Parameter) -> bool:
+    return ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
 
 
 def _text_in(path: Path) -> str:

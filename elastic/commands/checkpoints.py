@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from elastic.commands.style import UNSOUND, address_option, timeout_option
 from elastic.commands.style import json_option as _json
@@ -215,6 +216,8 @@ def gc(
 
     if sum([where.persistent is not None, where.memory is not None, where.disk is not None, where.peers]) != 1:
         raise click.UsageError("give one of --persistent, --memory, --disk and --peers")
+    if where.persistent is None:
+        _refuse_what_only_durable_steps_have()
     if where.peers and not dry_run:
         raise click.UsageError("nodes drop copies by themselves, as the driver of RUN says: give --dry-run")
     if where.peers:
@@ -232,6 +235,18 @@ def gc(
         finally:
             vault.close()
     _tell(facts, as_json, lines)
+
+
+def _refuse_what_only_durable_steps_have() -> None:
+    """
+    Raises:
+        UsageError: an option was given that would be passed over.
+    """
+    ctx = click.get_current_context()
+    for name in ("keep_every", "keep_best", "metric", "mode"):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option}: only --keep-last counts here; the rest is of --persistent: leave it out")
 
 
 COMMANDS = (ls, verify, restore_report, export, import_, gc)

@@ -30,6 +30,14 @@ class Hosts:
         self._cluster: Any = None
 
     def __enter__(self) -> "Hosts":
+        try:
+            self._start()
+        except BaseException:  # Ctrl-C, too
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         # Before Ray is imported: an own place for sessions, and no token file in the user's home.
         self._directory = tempfile.mkdtemp(prefix="el", dir="/tmp")
         os.environ |= {
@@ -48,14 +56,14 @@ class Hosts:
         ray.init(address=self._cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         for _ in range(self._count):
             self.add()
-        return self
 
     def __exit__(self, *error: object) -> None:
         import ray
 
         with contextlib.suppress(Exception):
             ray.shutdown()
-        self._cluster.shutdown()
+        if self._cluster is not None:
+            self._cluster.shutdown()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def add(self) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from elastic.actors.journal import JOURNAL
 from elastic.actors.policy_file import load_policy
+from elastic.actors.run_logs import FOLDER as LOGS
 from elastic.control.outcome import Result
 from elastic.demo.faults import Injector
 from elastic.demo.hosts import Hosts
@@ -36,8 +38,7 @@ def demo(
     began_s = time.time()
     if policy is not None:
         load_policy(policy)  # what is wrong with it is told before anything is started, or removed
-    for old in ("faulty", "clean"):
-        shutil.rmtree(out / old, ignore_errors=True)
+    _remove_an_earlier_one(out)
     out.mkdir(parents=True, exist_ok=True)
     _say(f"starting a head and {_NODES} nodes with 2 slots each on this machine")
     with Hosts(_NODES) as hosts:
@@ -59,6 +60,19 @@ def demo(
             f"the run ended before {injector.left} of its faults could be injected: raise --steps={steps}"
         )
     return report
+
+
+def _remove_an_earlier_one(out: Path) -> None:
+    """
+    Raises:
+        SettingError: there are folders of the same names that no demo has written.
+    """
+    there = [folder for name in ("faulty", "clean") if (folder := out / name).exists()]
+    for folder in there:
+        if not (folder / JOURNAL).is_file() and {one.name for one in folder.iterdir()} - {LOGS}:
+            raise SettingError(f"{folder} is not of an earlier demo, and would be replaced: name another --out")
+    for folder in there:
+        shutil.rmtree(folder)
 
 
 def _train(

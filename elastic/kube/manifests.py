@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from elastic.errors import SettingError
-from elastic.knobs import RunConfig, Tree, plain_names
+from elastic.knobs import RunConfig, Tree, optional_sections, plain_names
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class, pull_secrets
 from elastic.kube.schema import is_label
 from elastic.kube.shape import SUPERVISOR, TRAINER, Shape, adapted, on_mount, shape
@@ -171,8 +171,8 @@ def _in_a_variable(value: Any) -> str:
 
 
 def _is_knob(section: Any, name: str) -> bool:
-    """Whole sections have no variable."""
-    return not isinstance(section, RunConfig) or name in plain_names()
+    """Whole sections have no variable, but one that says that they are off; not what the cluster itself is made by."""
+    return not isinstance(section, RunConfig) or name in (plain_names() | optional_sections()) - {"kuberay"}
 
 
 def _plain(section: Any) -> dict[str, Any]:

@@ -50,6 +50,11 @@ def test_a_schedule_may_come_from_a_file(tmp_path):
         (("--fault", "xid"), "xid with=''"),
         (("--schedule", "every 30 kill"), "say with --for how many seconds"),
         (("--schedule", "soon kill"), "'soon kill' is no entry of a schedule"),
+        (("--schedule", "1 kill", "--target", "rank:1"), "--target: each fault of --schedule names its own"),
+        (("--schedule", "1 stop", "--duration", "5"), "--duration: each fault of --schedule says how long"),
+        (("--schedule", "1 slow", "--with", "3"), "--with: each fault of --schedule says what it takes"),
+        (("--fault", "stop", "--for", "10"), "--for: one fault is undone after --duration"),
+        (("--schedule", "poisson mtbf=2h node_down", "--for", "9", "--nodes", "a"), "--nodes: names nodes of a plan"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_broken(arguments, told):

@@ -326,6 +326,9 @@ def test_the_disk_of_a_node_is_looked_at_verified_and_cleared(call, tmp_path):
         manifest, payload = shard_of({"model": {"w": numbers(100)}}, step=step)
         disk.write(manifest, lambda begin, end, payload=payload: payload[begin:end])
     place = (RUN, "--disk", tmp_path)
+    for option, value in (("--keep-best", 3), ("--keep-every", 2), ("--metric", "acc"), ("--mode", "max")):
+        code, _, err = call("gc", *place, option, value)
+        assert code == 2 and f"{option}: only --keep-last counts here" in err
     steps = call.facts("ls", *place)["steps"]
     assert [(one["step"], one["tiers"]) for one in steps] == [(3, ["disk"]), (2, ["disk"]), (1, ["disk"])]
     assert call.facts("verify", *place, "--deep")["is_sound"]

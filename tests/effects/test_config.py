@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from elastic.cli import cli
 from elastic.config import assigned, from_environment, load, read
 from elastic.errors import SettingError
-from elastic.knobs import Given, configured, effective
+from elastic.knobs import Given, configured, effective, merged
 from elastic.settings import Limits
 
 RUN = """\
@@ -77,6 +77,10 @@ def test_a_variable_names_the_file_and_an_argument_another(file: Path, tmp_path:
 
 def test_variables_of_somebody_else_do_not_count() -> None:
     assert from_environment({"ELASTIC_TEST_RUN": "x", "TORCHELASTIC_RESTART_COUNT": "1", "ELASTIC_CONFIG": "f"}) == {}
+    assert from_environment({"ELASTIC_CHECKPOINT": "", "ELASTIC_CHAOS": "%x"}) == {}, "what nobody has set is no null"
+    assert configured(from_environment({"ELASTIC_CHECKPOINT": "null"})).checkpoint is None
+    off = merged({"checkpoint": {"peers": Given(2, "run.yaml:3")}}, from_environment({"ELASTIC_CHECKPOINT": "null"}))
+    assert configured(off).checkpoint is None
 
 
 def test_a_variable_of_an_unknown_knob_is_refused() -> None:

@@ -18,7 +18,7 @@ from ray.job_submission import JobStatus
 
 from elastic.cli import cli
 from elastic.commands import submit
-from elastic.config import from_environment
+from elastic.config import from_environment, load
 from elastic.errors import ElasticError, NoClusterError, SettingError
 from elastic.knobs import configured
 from elastic.settings import Limits
@@ -254,12 +254,19 @@ def test_options_are_judged_before_anybody_is_asked(wrong):
     assert isinstance(done.exception, SettingError)
 
 
-def test_what_is_given_is_sent_although_it_is_the_default(monkeypatch):
+def test_what_is_given_is_sent_although_it_is_the_default(monkeypatch, tmp_path):
     dashboard, usual = Dashboard(), Limits()
     options = ["--set", f"limits.lease_s={usual.lease_s}", "--set", "seed=0", "--set", "checkpoint=null"]
     assert run(monkeypatch, dashboard, *options, "--", "x").exit_code == 0
     sent = dashboard.job["runtime_env"]["env_vars"]
-    assert sent == {"ELASTIC_LIMITS__LEASE_S": str(usual.lease_s), "ELASTIC_SEED": "0"}
+    assert sent == {
+        "ELASTIC_LIMITS__LEASE_S": str(usual.lease_s),
+        "ELASTIC_SEED": "0",
+        "ELASTIC_CHECKPOINT": "null",
+    }
+    (tmp_path / "cluster.yaml").write_text("checkpoint: {persistent: /store}\n")
+    there, _ = load(tmp_path / "cluster.yaml", {}, sent)
+    assert there.checkpoint is None
 
 
 @pytest.fixture

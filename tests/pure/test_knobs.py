@@ -9,7 +9,17 @@ import pytest
 
 from elastic.errors import SettingError
 from elastic.knob_docs import documented, sections, table
-from elastic.knobs import Given, RunConfig, at_path, configured, effective, merged, plain_names, redacted
+from elastic.knobs import (
+    Given,
+    RunConfig,
+    at_path,
+    configured,
+    effective,
+    merged,
+    optional_sections,
+    plain_names,
+    redacted,
+)
 from elastic.settings import Chaos, Checkpoint, Interval, Keep, Limits, Scaling
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -225,6 +235,7 @@ def test_of_what_is_no_url_nothing_is_shown():
 
 def test_names_without_a_section():
     assert plain_names() == {"name", "seed", "run_dir", "address", "policy", "train_fn"}
+    assert optional_sections() == {"checkpoint", "chaos", "kuberay"}
 
 
 # --- documentation ----------------------------------------------------------------------------------------------------

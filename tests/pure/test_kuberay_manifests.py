@@ -316,6 +316,7 @@ def test_what_is_given_is_a_variable_even_where_it_is_the_default():
         "ELASTIC_LIMITS__LEASE_S": json.dumps(Limits().lease_s),
         "ELASTIC_SCALING__LABEL_SELECTOR": '{"a": "b"}',
         "ELASTIC_SEED": "0",
+        "ELASTIC_CHECKPOINT": "null",
     }
     assert variables(configured(given)) == {"ELASTIC_SCALING__LABEL_SELECTOR": '{"a": "b"}'}
 
