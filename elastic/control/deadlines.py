@@ -48,8 +48,13 @@ def tick_starting(turn: Turn, event: ev.Tick) -> None:
     if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
         if turn.tally.ready.whole >= turn.settings.scaling.bounds[0]:
             try_form(turn)
-        else:
+        elif not _is_restoring(turn) and turn.state.care.hold is None:  # else all were there, and one has been lost
             turn.fail_not_enough_slots()
+
+
+def _is_restoring(turn: Turn) -> bool:
+    """Somebody loads a checkpoint, which has a deadline of its own."""
+    return any(worker.is_restoring for worker in turn.standing(Standing.PARKED))
 
 
 def _expire_loading(turn: Turn) -> None:
@@ -182,13 +187,13 @@ def tick_finishing(turn: Turn, event: ev.Tick) -> None:
     limit_s = turn.settings.limits.finish_timeout_s
     is_late = turn.waited_s() > limit_s
     for member in turn.state.members if is_late else ():
-        if member.standing in (Standing.MEMBER, Standing.FINISHED):
+        if member.standing in (Standing.MEMBER, Standing.FINISHED, Standing.SUSPECT) and not member.fenced:
             turn.fence(member.name, f"{member.name} has not returned within Limits.finish_timeout_s={limit_s}")
     # One whose host is heard may be in the midst of an export: were it dead, its host would have told.
     expired = [one for one in _past_their_lease(turn) if turn.is_silent(one.node) or one.node not in turn.state.heard_s]
     for member in expired:
         _give_up(turn, member)
-    if expired or is_late:
+    if expired or is_late or turn.out_of_contact():
         turn.end_if_all_left()
 
 
@@ -211,9 +216,10 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
         try_form(turn)
     if turn.state.restore is not None and turn.state.phase is Phase.WAITING:
         try_form(turn)
-    is_restoring = any(worker.is_restoring for worker in turn.standing(Standing.PARKED))
-    is_waiting = turn.state.phase is Phase.WAITING and not is_restoring and turn.state.care.hold is None
-    if is_waiting and turn.waited_s() > turn.settings.limits.jobset_downtime_threshold_s:
+    restore = turn.state.restore
+    is_looking = restore is not None and restore.commit is None  # for an older step, if nobody could load the newest
+    is_waiting = turn.state.phase is Phase.WAITING and not (is_looking or turn.state.care.hold is not None)
+    if is_waiting and not _is_restoring(turn) and turn.waited_s() > turn.settings.limits.jobset_downtime_threshold_s:
         turn.fail_below_minimum()
 
 

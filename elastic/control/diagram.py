@@ -33,7 +33,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _STARTING: (_FORMING, _ENDED),
         _RUNNING: (_FREEZING, _ENDED),
         _FREEZING: _DECIDED,
-        _FORMING: (_FREEZING,),
+        _FORMING: (_FREEZING, _ENDED),
         _WAITING: (_FORMING, _ENDED),
         _FINISHING: (_ENDED,),
     },

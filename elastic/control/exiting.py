@@ -58,12 +58,19 @@ def see_off(turn: Turn) -> None:
     elif (leaving.step is not None and saved >= leaving.step) or (_is_at_rest(turn) and saved >= _held(turn)):
         nothing = "there was nothing to save yet" if turn.state.restore is None else "its checkpoints are as they were"
         _end(turn, f"step {saved} is saved" if saved >= 0 else nothing)
-    elif turn.now_s > leaving.until_s:
-        within = f"Limits.exit_timeout_s={turn.settings.limits.exit_timeout_s}"
-        kept = f"step {saved} is the newest one saved" if saved >= 0 else "no step is saved"
-        _end(turn, f"not all of it could be saved within {within}: {kept}")
     elif leaving.step is None and turn.state.phase is Phase.RUNNING:
         turn.pause(leaving.reason)
+
+
+def expire_exit(turn: Turn) -> None:
+    """Whoever had the run exit waits for no door and no lease: in whatever phase, its time is over then."""
+    leaving = turn.state.care.leaving
+    if leaving is None or turn.state.phase is Phase.ENDED or turn.now_s <= leaving.until_s:
+        return
+    saved = _saved(turn)
+    within = f"Limits.exit_timeout_s={turn.settings.limits.exit_timeout_s}"
+    kept = f"step {saved} is the newest one saved" if saved >= 0 else "no step is saved"
+    _end(turn, f"not all of it could be saved within {within}: {kept}")
 
 
 def _is_at_rest(turn: Turn) -> bool:

@@ -12,7 +12,7 @@ from elastic.control.awaiting import expire_answers
 from elastic.control.care import Care
 from elastic.control.commands import ResetGpu
 from elastic.control.deciding import on_gpus
-from elastic.control.exiting import see_off
+from elastic.control.exiting import expire_exit, see_off
 from elastic.control.holding import expire_hold
 from elastic.control.leaving import expire_leaving
 from elastic.control.starts import try_starts_again
@@ -35,6 +35,7 @@ def tend(turn: Turn) -> None:
     expire_hold(turn)
     expire_answers(turn)
     see_off(turn)
+    expire_exit(turn)
 
 
 def rung_reached(turn: Turn, event: ev.RungReached) -> None:

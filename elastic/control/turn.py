@@ -475,6 +475,9 @@ class Turn:
         tally = self.tally
         if any(name in tally.ranks for standing in _THERE for name in tally.standings[standing]):
             return
+        hosts = {member.node for member in self.out_of_contact()} & self.state.heard_s.keys()
+        if not all(map(self.is_silent, hosts)):
+            return  # one may be in the midst of an export: were it dead, its host would have told
         returned = tally.by_rank(tally.standings[Standing.GONE])
         if returned:
             self.succeed(value_from=returned[0])

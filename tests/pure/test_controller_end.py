@@ -4,6 +4,7 @@ import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.flight import Flying
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase, Standing
 from tests.pure.bare_controller import BareController, below_minimum, commit
@@ -118,6 +119,47 @@ def test_a_lost_member_is_not_waited_for_at_the_end():
     ws.lose("w1")
     ws.leave("w0")
     assert ws.state.outcome.ending is Ending.SUCCEEDED
+
+
+def exporting(**limits: float) -> BareController:
+    """Contact with w0 is lost after the last step, and its host is heard; w1 has returned."""
+    ws = BareController(2, **limits).run()
+    ws.beat("w0", Flying.OUTSIDE)
+    ws.end_loop("w0")
+    ws.end_loop("w1")
+    ws.lose("w0")
+    ws.leave("w1")
+    assert ws.phase is Phase.FINISHING
+    return ws
+
+
+def test_one_whose_host_is_heard_may_be_exporting_and_is_waited_for():
+    ws = exporting()
+    ws.leave("w0")
+    assert ws.state.outcome.details == {"value_from": "w0"}
+
+
+def test_its_host_tells_of_its_death():
+    ws = exporting()
+    ws.die("w0")
+    assert ws.state.outcome.details == {"value_from": "w1"}
+
+
+def test_it_is_waited_for_no_longer_than_anybody_else():
+    ws = exporting(finish_timeout_s=60.0)
+    for _ in range(59):
+        ws.beat("w0", Flying.OUTSIDE)
+        ws.tick(1.0)
+    assert ws.phase is Phase.FINISHING
+    ws.beat("w0", Flying.OUTSIDE)
+    ws.tick(2.0)
+    assert ws.addressees(cmd.Fence) == {"w0"} and ws.state.outcome.details == {"value_from": "w1"}
+
+
+def test_a_host_that_falls_silent_has_no_exporter():
+    ws = exporting()
+    ws.tick(60.0)
+    assert ws.state.outcome.details == {"value_from": "w1"}
 
 
 def test_the_loop_may_end_while_the_others_are_being_frozen():

@@ -8,7 +8,7 @@ from elastic.control.outcome import Ending
 from elastic.control.restoring import why_no_rewind
 from elastic.control.state import Phase
 from elastic.control.values import NONE_LEFT_OUT
-from elastic.settings import Checkpoint
+from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit
 
 
@@ -76,6 +76,27 @@ def test_none_at_all_may_be_allowed():
     all_die(ws)
     assert ws.phase is Phase.ENDED and ws.state.outcome.ending is Ending.NO_PROGRESS
     assert not ws.given(FindRestore)
+
+
+def test_an_older_step_is_tried_however_long_the_newest_could_not_be_read():
+    """Storage that hangs takes as long as a group may stay below its minimum."""
+    ws = training()
+    for number in range(4):
+        ws.stable(number)
+    all_die(ws)
+    newest, older = (commit(number, generation=ws.generation) for number in (3, 2))
+    ws.feed(ev.RestoreFound(commit=newest))
+    names = [name for name, worker in ws.state.workers.items() if worker.standing.value == "requested"]
+    ws.join(*names)
+    ws.tick(Limits().jobset_downtime_threshold_s + 50.0)
+    ws.feed(*(ev.RestoreRefused(worker=name, commit=newest, reason="no answer", is_bad=True) for name in names))
+    assert ws.given(FindRestore)
+    ws.tick(0.5)
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.RestoreFound(commit=older))
+    ws.tick(0.5)
+    ws.feed(*(ev.Restored(worker=name, commit=older) for name in names))
+    assert ws.phase is Phase.FORMING
 
 
 def test_who_goes_back_on_purpose_need_not_get_past_where_the_run_was():

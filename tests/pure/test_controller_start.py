@@ -8,6 +8,7 @@ from elastic.control.outcome import Ending
 from elastic.control.restoring import last_copy
 from elastic.control.state import Phase, Standing
 from elastic.control.values import NOTHING_COMMITTED
+from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController, below_minimum, commit, grown_to_two, report
 
 # --- the start --------------------------------------------------------------------------------------------------------
@@ -147,6 +148,22 @@ def test_workers_that_were_placed_and_take_long_are_no_lack_of_slots():
     ws.park("w0")
     ws.tick(after_s=60.1)
     assert "1 of 2 came to their first step: raise it" in ws.state.outcome.message
+
+
+def test_one_that_is_lost_while_a_checkpoint_is_loaded_is_replaced_after_the_start_timeout_too():
+    """All were there in time, and loading may take long."""
+    ws = BareController(2, checkpoint=Checkpoint(), start_timeout_s=60.0)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(4)))
+    ws.join("w0", "w1")
+    ws.tick(after_s=61.0)
+    ws.die("w1")
+    assert ws.addressees(cmd.StartWorker) == {"w2"}
+    ws.tick(after_s=5.0)
+    assert ws.phase is Phase.STARTING
+    ws.join("w2")
+    ws.feed(*(ev.Restored(worker=name, commit=commit(4)) for name in ("w0", "w2")))
+    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"]
 
 
 def test_a_worker_lost_before_the_start_is_replaced():

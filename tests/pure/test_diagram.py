@@ -81,9 +81,9 @@ def on_hold() -> RunState:
 
 
 def exits() -> Iterator[RunState]:
-    """The run saves before it exits: all have stopped, and train once more; then too few are left. Or there is no tier.
+    """The run saves before it exits: all have stopped, come to the door, and train once more; then too few are left.
 
-    Whatever the policy says then.
+    Or there is no tier. Or it has taken its last step, and one has returned. Whatever the policy says then.
     """
     ws = BareController(2, policy=ExitOnNotice(), checkpoint=Checkpoint())
     ws.start()
@@ -95,6 +95,7 @@ def exits() -> Iterator[RunState]:
     ws.tick(0.5)
     ws.answer("w0", 4)
     ws.answer("w1", 4)
+    yield ws.state
     ws.form()
     yield ws.state
     ws.die("w1")
@@ -105,6 +106,10 @@ def exits() -> Iterator[RunState]:
     ws.stable(3)
     ws.feed(ev.WorkerNotice(worker="w0", reason="SIGTERM"))
     ws.tick(0.5)
+    yield ws.state
+    ws = BareController(2).run()
+    ws.end_loop("w0")
+    ws.leave("w0")
     yield ws.state
 
 

@@ -202,6 +202,14 @@ def test_an_exit_does_not_wait_for_ever():
     assert "Limits.exit_timeout_s=25.0: no step is saved" in ws.state.outcome.message
 
 
+def test_an_exit_waits_for_no_door():
+    ws = exiting(Checkpoint())
+    assert ws.phase is Phase.FORMING
+    ws.tick(Limits().exit_timeout_s + 1.0)
+    assert ws.state.outcome.ending is Ending.EXITED
+    assert "Limits.exit_timeout_s=25.0: no step is saved" in ws.state.outcome.message
+
+
 def test_an_exit_that_a_failure_crosses_stops_once_more():
     ws = exiting(Checkpoint())
     ws.form()
