@@ -58,5 +58,8 @@ def who_goes_on(found: Sequence[Adopted]) -> tuple[tuple[Adopted, ...], tuple[Ad
     """(those who may train on, those who are to be ended): the former are members, and who is at the door or before."""
     view = newest_view(found)
     members = {member.worker for member in view.members} if view is not None else set()
-    going = tuple(one for one in found if not one.state.outvoted and (one.worker in members or one.was in _AT_THE_DOOR))
-    return going, tuple(one for one in found if one not in going)
+    going, ended = list[Adopted](), list[Adopted]()
+    for one in found:
+        is_going = not one.state.outvoted and (one.worker in members or one.was in _AT_THE_DOOR)
+        (going if is_going else ended).append(one)
+    return tuple(going), tuple(ended)

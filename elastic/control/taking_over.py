@@ -111,9 +111,10 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
         forks = tuple(sorted({*state.forks, *view.forks}, key=lambda one: (one.incarnation, one.generation)))
         rewound = _rewound(view, forks)
         told = max(view.published if rewound is None else min(view.published, rewound.step), event.published)
-        while told + 1 in event.ahead:
+        beyond = frozenset(event.ahead)  # of a run with a gap, all steps since
+        while told + 1 in beyond:
             told += 1
-        ahead = frozenset(step for step in event.ahead if step > told)
+        ahead = frozenset(step for step in beyond if step > told)
         oldest = _oldest(view, rewound, told, ahead)
         there = [one for one in event.found if one.worker in members]
         workers |= {one.worker: _member(one, event.generation, oldest, forks, attended_s) for one in there}
