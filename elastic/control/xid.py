@@ -68,6 +68,7 @@ _APP = "the catalog's next action is to check the application"
 _DECODED = "the line in the kernel log says Fatal or Nonfatal; what must be done comes as XID 154 too"
 _CRASHED = (
     (8, "ROBUST_CHANNEL_FIFO_ERROR_IDLE_TIMEOUT", "the GPU stopped processing"),
+    (32, "ROBUST_CHANNEL_PBDMA_ERROR", "corrupted commands came to the GPU, mostly over a bad PCI link"),
     (60, "ROBUST_CHANNEL_SEC2_ERROR", "an exception in the security processor"),
     (68, "ROBUST_CHANNEL_NVDEC0_ERROR", "an exception in a video decoder"),
     (82, "ROBUST_CHANNEL_NVJPG0_ERROR", "an error in the JPEG engine"),
@@ -202,7 +203,6 @@ _USER_ERRORS = (
     (13, "ROBUST_CHANNEL_GR_EXCEPTION", "an exception in a kernel, such as an access out of bounds"),
     (25, "ROBUST_CHANNEL_GR_ILLEGAL_NOTIFY", "invalid or illegal commands were sent to the GPU"),
     (31, "ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT", "an access to GPU memory that is not mapped"),
-    (32, "ROBUST_CHANNEL_PBDMA_ERROR", "invalid or corrupted commands were sent to the GPU"),
     (69, "ROBUST_CHANNEL_GR_CLASS_ERROR", "an error in the commands sent to the graphics engine"),
     (80, "PBDMA_PUSHBUFFER_CRC_MISMATCH", "corrupted data was sent to the GPU"),
 )

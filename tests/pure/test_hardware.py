@@ -56,6 +56,7 @@ def test_a_gpu_is_recognized_by_its_name_or_by_its_number_where_it_does_not_tell
     [
         (13, Severity.USER_ERROR),
         (31, Severity.USER_ERROR),
+        (32, Severity.RESTARTABLE),
         (43, Severity.USER_ERROR),
         (45, Severity.INFORMATIONAL),
         (48, Severity.RESET_NEEDED),
