@@ -176,9 +176,14 @@ class Work:
     kuberay: KubeRay | None = None
 
 
-def _stands(told: CheckpointRung | StepLost) -> ev.RungReached:
-    """Where a step is on the ladder, for the controller."""
-    return ev.RungReached(commit=told.commit, rung="" if isinstance(told, StepLost) else told.rung.name.lower())
+def _note(told: Any, journal: Journal, emit: Emit, driver: Driver) -> None:
+    """What the tiers tell, for the journal; where a step is on the ladder, for the controller and callbacks, too."""
+    journal.checkpoint(time.time(), told)
+    if isinstance(told, CheckpointRung | StepLost):
+        rung = "" if isinstance(told, StepLost) else told.rung.name.lower()
+        emit(ev.RungReached(commit=told.commit, rung=rung))
+    if isinstance(told, CheckpointRung | Degraded):
+        driver.ladder(told)
 
 
 def _drive(
@@ -207,23 +212,23 @@ def _drive(
         driver.crash(error)
 
     def keep(told: Any) -> None:
-        journal.checkpoint(time.time(), told)
-        if isinstance(told, CheckpointRung | StepLost):
-            emit(_stands(told))
-        if isinstance(told, CheckpointRung | Degraded):
-            driver.ladder(told)
+        _note(told, journal, emit, driver)
 
-    tiers = _tiers(settings, emit, keep, crash, past.kept)
-    incarnation, forks = _number(tiers, settings.run, former.incarnation)
-    logs.incarnation = incarnation
-    settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
-    copying = _copied_logs(logs, settings)
-    journal.settings(time.time(), settings.run, incarnation, knobs)
-    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token, logs.heed)
-    injector = Injector(work.faults, work.seed, emit)
-    metrics = RayMetrics(settings.run)
-    driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
-    fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
+    with ExitStack() as given_up:  # if the rest cannot be made: a train_fn that cannot be sent to workers, or Ctrl-C
+        tiers = _tiers(settings, emit, keep, crash, past.kept)
+        given_up.callback(tiers.close, keep=True)
+        incarnation, forks = _number(tiers, settings.run, former.incarnation)
+        logs.incarnation = incarnation
+        settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
+        copying = _copied_logs(logs, settings)
+        journal.settings(time.time(), settings.run, incarnation, knobs)
+        brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token, logs.heed)
+        given_up.callback(brain.close)
+        injector = Injector(work.faults, work.seed, emit)
+        metrics = RayMetrics(settings.run)
+        driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
+        fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
+        given_up.pop_all()
     is_kept = may_come_back
     with ExitStack() as afterwards:  # what is written while the tiers are closed is copied, too
         try:

@@ -16,6 +16,7 @@ from elastic.settings import Health
 
 log = logging.getLogger("elastic")
 
+_AGAIN_S = 1.0
 _NODE_ID = "ray.io/node-id"  # a label that each node of Ray carries
 
 
@@ -51,6 +52,10 @@ class Admission:
         """A worker was placed there: a node that workers have had to avoid is checked anew."""
         if node in self._avoided:
             self.begin(node)
+
+    def ask_again(self, node: str) -> None:
+        """Contact was lost with its monitor, which may have no successor: soon, if nobody begins before."""
+        self._unhealthy[node] = time.monotonic() + _AGAIN_S
 
     def is_open(self, node: str) -> bool:
         """Whether a check of this node is asked for, or will be again: its monitor is needed for that."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.admission import Admission
@@ -270,7 +270,9 @@ class HostMonitors:
                 self._make_up_for(node)
 
         def not_answered(error: Exception) -> None:
-            if not isinstance(error, RayActorError):  # a monitor that is lost is replaced, and asked again
+            if isinstance(error, ActorUnavailableError):
+                self.admission.ask_again(node)
+            elif not isinstance(error, RayActorError):  # a monitor that is lost is replaced, and asked again
                 failed(error)
 
         self._then(

@@ -105,6 +105,20 @@ def test_a_check_that_can_not_be_made_is_a_failed_one():
     assert checked.told[0].detail == "it could not be checked: ValueError"
 
 
+def test_a_check_whose_answer_was_lost_is_made_again(monkeypatch):
+    """Contact with its monitor was gone for a moment: nothing is held against the node, and its workers still wait."""
+    monkeypatch.setattr("elastic.actors.admission._AGAIN_S", 0.0)
+    checked = Checked()
+    checked.admission.begin("a")
+    assert checked.admission.must_wait("a", PARKED)
+    checked.admission.ask_again("a")
+    assert checked.admission.is_open("a") and checked.told == [] and checked.admission.shunned == frozenset()
+    checked.admission.recheck()
+    checked.asked.pop(0)  # the one that nobody answers
+    checked.answer()
+    assert [type(one) for one in checked.told] == [ev.HardwareFinding, ev.WorkerParked]
+
+
 def test_a_run_without_checks_lets_everybody_in():
     checked = Checked(checks=False)
     checked.admission.begin("a")

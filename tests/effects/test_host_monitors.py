@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 
 from elastic.actors import host_monitors, relays
 from elastic.actors.answers import Answers
@@ -377,6 +377,29 @@ def test_a_lender_that_is_lost_says_nothing_of_who_would_borrow(monkeypatch):
         assert asked == ["127.0.0.1"]
     finally:
         driven.close()
+
+
+def test_a_check_whose_answer_is_lost_is_made_again_by_the_same_monitor(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contact was gone for a moment: where a relay hears the monitor, nobody would ever replace it."""
+    monkeypatch.setattr("elastic.actors.admission._AGAIN_S", 0.0)
+    lost: list[Exception] = [ActorUnavailableError("the connection was reset", None)]
+
+    def check(self: HostMonitor, *_: Any) -> list[str]:
+        if lost:
+            raise lost.pop()
+        return []
+
+    monkeypatch.setattr(HostMonitor, "check_health", check)
+    driven.monitors.need("a")
+
+    def checked() -> list[Any]:
+        driven.monitors.replace(lambda node: True)
+        return driven.of(ev.HardwareFinding)
+
+    (finding,) = eventually(checked, "it is checked again")
+    assert (finding.severity, lost, len(driven.actors)) == (Severity.INFORMATIONAL, [], 1)
 
 
 def nodes_are_not_told(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:

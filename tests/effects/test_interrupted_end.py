@@ -39,18 +39,21 @@ def interrupted() -> bool:
     raise KeyboardInterrupt
 
 
-def drive(monkeypatch: pytest.MonkeyPatch, folder: Path, ended: Ended, *, may_come_back: bool) -> None:
+def drive(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, ended: Ended, *, may_come_back: bool, fleet: Any = None
+) -> None:
     quiet = SimpleNamespace(on_end=lambda: None, close=lambda: None)
+    brain = SimpleNamespace(close=lambda: ended.done.update(brain=True))
     for name, made in {
         "_tiers": lambda *_: ended.tiers,
         "_number": lambda *_: (1, ()),
         "_copied_logs": lambda *_: lambda: None,
         "_copied": lambda *_: nullcontext(lambda: None),
-        "RayBrain": lambda *_: quiet,
+        "RayBrain": lambda *_: brain,
         "Injector": lambda *_: nullcontext(),
         "RayMetrics": lambda *_: quiet,
         "Driver": lambda *_: ended.driver,
-        "RayFleet": lambda *_: ended.fleet,
+        "RayFleet": fleet or (lambda *_: ended.fleet),
         "machines_of": lambda *_: quiet,
         "crown": SimpleNamespace(begin=lambda *_: None),
         "digest_of": lambda *_: "",
@@ -75,7 +78,20 @@ def test_who_interrupts_the_last_upload_leaves_what_memory_holds_if_another_life
     ended = Ended(interrupted)
     with pytest.raises(KeyboardInterrupt):
         drive(monkeypatch, tmp_path, ended, may_come_back=may_come_back)
-    assert ended.done == {"shutdown": may_come_back, "close": may_come_back}
+    assert ended.done == {"shutdown": may_come_back, "brain": True, "close": may_come_back}
+
+
+@pytest.mark.parametrize("error", [TypeError("cannot pickle '_thread.lock' object"), KeyboardInterrupt()])
+def test_a_run_that_cannot_be_sent_to_workers_leaves_no_supervisor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    ended = Ended(lambda: True)
+    with pytest.raises(type(error)):
+        drive(monkeypatch, tmp_path, ended, may_come_back=True, fleet=refuse)
+    assert ended.done == {"brain": True, "close": True}, "what an earlier life has in memory stays"
 
 
 @pytest.mark.parametrize("is_safe", [True, False])
@@ -83,4 +99,4 @@ def test_it_goes_once_the_last_step_is_safe(monkeypatch: pytest.MonkeyPatch, tmp
     ended = Ended(lambda: is_safe)
     drive(monkeypatch, tmp_path, ended, may_come_back=True)
     handed = {} if is_safe else {"handed_over": True}
-    assert ended.done == {"shutdown": not is_safe, "close": not is_safe} | handed
+    assert ended.done == {"shutdown": not is_safe, "brain": True, "close": not is_safe} | handed
