@@ -7,7 +7,7 @@ or something needs their room. All calls come from the keeper's thread.
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic.actors.peer_source import PeerSource
@@ -15,7 +15,7 @@ from elastic.checkpoint.catalog import Candidate, Holder
 from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.placement import ranked
 from elastic.checkpoint.prefetching import Incoming
-from elastic.checkpoint.rungs import CheckpointRung, Holding, Prefetch, Rung, copy_of
+from elastic.checkpoint.rungs import CheckpointRung, Copy, Holding, Prefetch, Rung, copy_of
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.spreading import Errand, errands, wanted
 
@@ -83,6 +83,7 @@ class Prefetcher:
         self._aim: Aim | None = None
         self._formed: int | None = None  # the generation that has restored it
         self._sites: dict[str, Site] = {}
+        self._is_settled = False  # who could be sent for what it needs was, and nobody was lost since
         self._others: dict[str, PeerSource] = {}  # nodes that were asked when the step was found
         self._shards: list[Shard] = []
         self._announcing: Counter[str] = Counter()  # calls that tell nodes what to expect, without an answer yet
@@ -121,11 +122,17 @@ class Prefetcher:
         known = self._sites.get(node)
         if known is not None and known.holding.life != holding.life:
             self.lost(node)
-        self._sites[node] = Site(actor, holding, holding.budget_bytes - holding.nbytes)
-        self._send()
+        # Each of a thousand nodes says so every second: what follows is looked at where it is news.
+        is_known = known is not None and replace(known.holding, number=holding.number) == holding
+        if not is_known or known is None or known.actor is not actor:
+            self._sites[node] = Site(actor, holding, holding.budget_bytes - holding.nbytes)
+            self._send()
+        elif not self._is_settled:
+            self._send()
 
     def lost(self, node: str) -> None:
         """What a node held is gone, and what it was sent for."""
+        self._is_settled = False
         self._sites.pop(node, None)
         self._others.pop(node, None)
         for shard in self._shards:
@@ -155,6 +162,7 @@ class Prefetcher:
         if self._aim is not None:
             self._aim, self._shards, self._others, self._waiting = None, [], {}, []
             for node, site in self._sites.items():
+                site.room_bytes = site.holding.budget_bytes - site.holding.nbytes
                 self._expect(node, site, ())
 
     def _send(self) -> None:
@@ -162,11 +170,11 @@ class Prefetcher:
         aim = self._aim
         if aim is None or self._formed is not None:
             return
-        for node, site in self._sites.items():
-            here = {copy_of(key) for key in site.holding.slots | site.holding.copies | site.holding.disk}
-            for shard in self._shards:
-                if copy_of(shard.holder.manifest.key) in here and node not in shard.tree:
-                    shard.tree.append(node)
+        self._is_settled = True
+        here = {node: _copies_in(site.holding) for node, site in self._sites.items()}
+        for shard in self._shards:
+            known, copy = set(shard.tree), copy_of(shard.holder.manifest.key)
+            shard.tree += [node for node, copies in here.items() if copy in copies and node not in known]
         found = errands(
             wanted(len(self._shards), aim.width, aim.homes),
             {number: shard.tree for number, shard in enumerate(self._shards)},
@@ -174,8 +182,11 @@ class Prefetcher:
             {number: shard.holder.manifest.nbytes for number, shard in enumerate(self._shards)},
             {number for number, shard in enumerate(self._shards) if shard.is_durable},
         )
-        for node in dict.fromkeys(errand.node for errand in found):
-            self._send_for(node, [errand for errand in found if errand.node == node])
+        by_node: dict[str, list[Errand]] = {}
+        for errand in found:
+            by_node.setdefault(errand.node, []).append(errand)
+        for node, mine in by_node.items():
+            self._send_for(node, mine)
         for errand in found:
             self._shards[errand.shard].tree.append(errand.node)
 
@@ -219,8 +230,10 @@ class Prefetcher:
 
     def _go(self) -> None:
         """Who takes from nodes that expect it by now, sets out."""
-        ready = [trip for trip in self._waiting if not any(self._announcing[node] for node in trip.parents)]
-        self._waiting = [trip for trip in self._waiting if trip not in ready]
+        waiting, ready = list[Trip](), list[Trip]()
+        for trip in self._waiting:
+            (waiting if any(self._announcing[node] for node in trip.parents) else ready).append(trip)
+        self._waiting = waiting
         for trip in ready:
             prefetch = trip.actor.prefetch.options(concurrency_group="prefetch")
             call = prefetch.remote(self._incarnation, trip.coming, trip.durable)
@@ -231,3 +244,7 @@ class Prefetcher:
     def _peer(self, node: str) -> PeerSource:
         site = self._sites.get(node)
         return PeerSource(site.actor, node) if site is not None else self._others[node]
+
+
+def _copies_in(holding: Holding) -> set[Copy]:
+    return {copy_of(key) for key in holding.slots | holding.copies | holding.disk}

@@ -45,9 +45,12 @@ class Disks:
         self._readers: Counter[StepId] = Counter()
         self._is_degraded = False
         self._forks: tuple[Fork, ...] = ()
+        self._is_settled = False
 
     def heed(self, event: rungs.Event | rungs.OnDisk) -> tuple[DiskOrder, ...]:
         """Take an event in; returns what is to be done, and told, now."""
+        # Each of a thousand nodes says every second what it holds: what follows is looked at where it is news.
+        is_news = not (isinstance(event, rungs.Held) and self._is_known(event))
         match event:
             case rungs.Held():
                 self._hold(event.node, event.holding)
@@ -63,7 +66,17 @@ class Disks:
                 self._readers[commit.step, commit.lineage, shards] += -1 if event.is_over else 1
             case _:
                 return ()
-        return (*self._drop(), *self._write(), *self._tell(), *self._tell_trouble())
+        if self._is_settled and not is_news:
+            return ()
+        orders: tuple[DiskOrder, ...] = (*self._drop(), *self._write(), *self._tell(), *self._tell_trouble())
+        self._is_settled = not orders and not is_news  # what news has changed may lead to more at the next look
+        return orders
+
+    def _is_known(self, event: rungs.Held) -> bool:
+        site, now = self._sites.get(event.node), event.holding
+        if site is None or site.life != now.life or site.number > now.number:
+            return False
+        return now.pinned == frozenset(site.pinned.values()) and now.disk == frozenset(site.disk.values())
 
     def _hold(self, node: str, holding: rungs.Holding) -> None:
         site = self._sites.setdefault(node, Site())

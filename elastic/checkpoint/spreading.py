@@ -63,7 +63,7 @@ def errands(
     left, found = dict(room), list[Errand]()
     for shard in sorted(wanted):
         tree = list(trees.get(shard, ()))
-        for node in _next(wanted[shard], tree, left, nbytes[shard]):
+        for node in _next(wanted[shard], frozenset(tree), left, nbytes[shard]):
             if not tree and shard not in durable:
                 break  # nobody can be asked for it yet
             found.append(Errand(node=node, shard=shard, sources=above(tree, len(tree))))
@@ -81,7 +81,7 @@ def above(tree: Sequence[str], number: int) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _next(wanted: Wanted, tree: Sequence[str], room: Mapping[str, int], nbytes: int) -> list[str]:
+def _next(wanted: Wanted, tree: Collection[str], room: Mapping[str, int], nbytes: int) -> list[str]:
     """Nodes that are to be added to the tree of a shard."""
     if not wanted.is_once:
         return [node for node in wanted.nodes if node not in tree and room.get(node, -1) >= nbytes]

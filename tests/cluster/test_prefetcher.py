@@ -14,6 +14,7 @@ from elastic.checkpoint.source import Tier
 from elastic.control.values import CommitId
 from tests.effects import shards
 from tests.effects.shelves import Shelf
+from tests.pure.test_tally import calls
 
 NBYTES = 1 << 10
 ROOM = 10 * NBYTES
@@ -229,3 +230,27 @@ def test_a_node_that_has_it_on_its_disk_is_sent_for_nothing_and_passes_it_on(nod
     nodes.up("b")
     nodes.aim({"a": {0}, "b": {0}})
     assert nodes.sources() == {"b": "a"}
+
+
+def test_what_a_node_says_again_costs_the_same_however_many_others_there_are() -> None:
+    """Each says every second what it holds, in the minutes of a restore, too."""
+
+    def said_again(count: int) -> int:
+        names = "".join(map(chr, range(0x4E00, 0x4E00 + count)))
+        nodes = Nodes()
+        nodes.aim({name: {0} for name in names})
+        nodes.up(names)
+        assert len(nodes.told) == count
+        return calls(lambda: nodes.up(names[0]))
+
+    assert said_again(16) == said_again(128)
+
+
+def test_what_a_lost_node_would_have_given_is_fetched_though_nobody_says_anything_new(nodes: Nodes) -> None:
+    """Another number of workers a replica has saved it: each shard goes to one node, unless one has it."""
+    nodes.up("a")
+    nodes.aim({"a": {0}}, shards_saved=2, peers="x")
+    assert nodes.told == []
+    nodes.prefetcher.lost("x")
+    nodes.up("a")
+    assert [one.shards for one in nodes.told] == [(0, 1)]

@@ -5,6 +5,7 @@ from elastic.checkpoint.disks import Disks, surplus
 from elastic.checkpoint.manifest import ShardKey
 from elastic.control.values import Fork
 from tests.pure.test_ladder import key
+from tests.pure.test_tally import calls
 
 
 class Nodes:
@@ -298,3 +299,18 @@ def test_a_disk_without_room_for_one_step_is_degraded():
     nodes.pin(a=key(1))
     nodes.write(reason="no room", is_full=True)
     assert nodes.troubles == ["no room"]
+
+
+def test_what_a_node_says_again_costs_the_same_however_many_others_there_are():
+    """Each says every second what it holds."""
+
+    def said_again(count: int) -> int:
+        names = "".join(map(chr, range(0x4E00, 0x4E00 + count)))
+        nodes = Nodes(names)
+        nodes.pin(**{name: key(1, 0, 1) for name in names})
+        assert len(nodes.write()) == count
+        for _ in range(3):  # until nothing follows any more
+            nodes.hold(names[0])
+        return calls(lambda: nodes.hold(names[0]))
+
+    assert said_again(16) == said_again(128)
