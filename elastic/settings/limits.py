@@ -68,8 +68,9 @@ class Limits:
         heal_timeout_s: the same, however much state still arrives at the joiners. (s; default 900: 100 GB at 1 Gbit/s)
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers. (s;
             default 0.05: they end within a millisecond once their group is cut, or never)
-        collective_timeout_s: a reduction without progress for this long breaks the attempt. (s; default 300: the
-            sensing of hangs is quicker, this is for what it does not see)
+        collective_timeout_s: a reduction without progress for this long breaks the attempt. (s; default 900: others
+            may wait in it for one that compiles, or is slow and says so, for as long as first_steps_timeout_s and
+            door_timeout_s; the sensing of hangs is quicker, this is for what it does not see)
         jobset_downtime_threshold_s: how long a run that is below its minimum of replicas keeps its state and waits for
             replacements; then fit() raises, and whoever started the job may restart it. (s; default 600: a node that
             reboots, or a larger pool, takes minutes)
@@ -144,7 +145,7 @@ class Limits:
     forming_timeout_s: float = 30.0
     heal_timeout_s: float = 900.0
     settle_timeout_s: float = 0.05
-    collective_timeout_s: float = 300.0
+    collective_timeout_s: float = 900.0
     jobset_downtime_threshold_s: float = 600.0
     pod_termination_threshold_s: float = 60.0
     restore_timeout_s: float = 600.0

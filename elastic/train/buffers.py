@@ -113,7 +113,7 @@ def _difference(live: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         return live ^ kept
     live, kept = _parts(live), _parts(kept)
     if not kept.is_floating_point():
-        return live - kept
+        return live.long() - kept.long()  # of small integers the difference may be none
     is_same = (live == kept) | (live.isnan() & kept.isnan())
     return torch.where(is_same, 0.0, live - torch.where(kept.isfinite(), kept, 0.0))
 
@@ -125,7 +125,7 @@ def _changed(kept: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
     parts = _parts(kept)
     change = change.view_as(parts)
     if not parts.is_floating_point():
-        return parts + change.round().to(parts.dtype)
+        return (parts.long() + change.round().long()).to(parts.dtype)
     base = torch.where(parts.isfinite() | (change == 0), parts.double(), 0.0)
     total = base + change
     return torch.view_as_complex(total) if kept.is_complex() else total

@@ -31,7 +31,7 @@ def close_loop(replica: Replica, number: int) -> bool:
     replica.page.note(Flying.REDUCING)
     tail = replica.summed(row)
     if tail is None:
-        replica.link.broke(reducer.error)
+        replica.tell_broken()
         replica.settle()
         return False
     if tail.record.replicas_identity != identity * replica.replicas or tail.record.samples != 0:

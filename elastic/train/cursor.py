@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import nan
 from typing import Any
 
 import torch
@@ -75,12 +76,9 @@ class Cursor:
 
 
 def rates(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[float, ...]:
-    """Learning rates as the user has set them, by parameter group.
-
-    Raises:
-        StepMisuseError: a group has none.
-    """
-    return tuple(float(_rate(optimizer, group)) for optimizer in optimizers for group in optimizer.param_groups)
+    """Learning rates as the user has set them, by parameter group; nan where a group has none."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return tuple(nan if (rate := group.get("lr")) is None else float(rate) for group in groups)
 
 
 @contextmanager
@@ -106,7 +104,7 @@ def scaled_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> 
 
 
 def _rate(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Any:
-    if "lr" not in group:
+    if group.get("lr") is None:
         raise StepMisuseError(
             f"a parameter group of {type(optimizer).__name__} has no learning rate (lr) that could follow the batch: "
             "take the learning-rate callback out of fit(callbacks=...)"

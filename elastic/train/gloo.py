@@ -39,6 +39,7 @@ _SLICE = timedelta(milliseconds=50)
 _NAMED = 8  # of those that were waited for in vain
 _KNOCK_AFTER_S = 3.0  # to connect takes hundredths of a second, once all have met
 _KNOCK_S = 1.0
+_ONE_AT_A_TIME = threading.Lock()  # of the devices that are made: each is known by the socket that is new
 _LEFT_BEHIND: list[Any] = []
 Result = TypeVar("Result")
 
@@ -345,14 +346,20 @@ class GlooGroup:
         Raises:
             RuntimeError: that says so, if this was such a wait.
         """
-        if "timed out" not in str(error).lower():
-            return
+        told = self.named(str(error))
+        if told != str(error):
+            raise RuntimeError(told) from error
+
+    def named(self, error: str) -> str:
+        """With whom was waited for, and for how long, if that is what it tells of."""
+        if not any(word in error.lower() for word in ("timed out", "timeout")):
+            return error
         others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
         more = f" and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
-        raise RuntimeError(
+        return (
             f"{', '.join(others[:_NAMED])}{more} have not all come to a collective, or a transfer, within "
             f"{self._knob}={self._timeout.total_seconds():g}: {error}"
-        ) from error
+        )
 
     def leave_behind(self) -> None:
         """An operation of this group may never end: keep what it uses, since taking it down would wait for it."""
@@ -557,6 +564,11 @@ def _grouped(layouts: list[str]) -> str:
 
 def _listening_device(host: str) -> tuple[Any, int]:
     """A gloo device of its own, and the port it listens on: the listener that was not there before."""
+    with _ONE_AT_A_TIME:  # a group that is formed ahead, by another thread, has its own
+        return _device_and_port(host)
+
+
+def _device_and_port(host: str) -> tuple[Any, int]:
     before = listeners()
     device = dist.ProcessGroupGloo.create_device(hostname=host)
     new = [port for inode, port in listeners().items() if inode not in before]

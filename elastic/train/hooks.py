@@ -46,8 +46,9 @@ class Hooks:
             self._costs = {}
 
     def close(self) -> None:
-        """train_fn is over; what fails now changes nothing any more."""
-        for one in self._all:
+        """train_fn is over; what fails now changes nothing any more. Again: nothing."""
+        ended, self._all = self._all, ()
+        for one in ended:
             try:
                 one.on_end()
             except Exception as error:

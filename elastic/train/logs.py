@@ -4,6 +4,7 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.logs import WORKER, LogLine
@@ -45,7 +46,8 @@ def line_of(record: logging.LogRecord, where: tuple[int, int, int] = NOWHERE) ->
 class LogBuffer(logging.Handler):
     """Keeps lines until the driver takes them; the oldest go first when it does not.
 
-    It has no lock: the training thread may log while it holds one that another thread, which logs, waits for.
+    It has no lock: the training thread may log while it holds one that another thread, which logs, waits for. Python's
+    own `handle` does without one until 3.12.
 
     Args:
         worker, role, node: see `Logged`.
@@ -66,6 +68,12 @@ class LogBuffer(logging.Handler):
 
     def createLock(self) -> None:  # noqa: N802 - logging's name
         self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        found: Any = self.filter(record)  # from 3.12 on it may be another one
+        if found:
+            self.emit(found if isinstance(found, logging.LogRecord) else record)
+        return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append(line_of(record, self._where()))

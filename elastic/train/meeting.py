@@ -47,6 +47,7 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 1024
 
     def __init__(self, host: str) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, 0), _Handler)
         self.held: dict[str, str] = {}
 

@@ -364,6 +364,11 @@ class Replica:
         loss, weight = beside[:2].tolist()
         return replace(tail, loss=loss, weight=weight, buffers=beside[2:])
 
+    def tell_broken(self) -> None:
+        """A reduction has failed: why, and whom it waited for if it did so in vain."""
+        error = self.reducer.error
+        self.link.broke(self.group.named(error) if self.group is not None else error)
+
     def exchange(self, step: Step, whole: Sequence[MicroBatch]) -> None:
         """Tell each other what was read, where that cannot be known without.
 

@@ -326,6 +326,8 @@ class Session(DataDoor):
         self._replica.snapshots.at_door()
         while not self._has_ended and self._door():
             self._end_loop(self._link.state.commit.step + 1)
+        with self.slow("ending callbacks"):  # before anybody is told: who has left may be ended
+            self._hooks.close()
 
     def leave(self) -> None:
         """The training thread is over: end what it started."""
@@ -354,9 +356,11 @@ class Session(DataDoor):
             return replica.evaluator.run(replica, step)
 
     def _arrive(self) -> None:
-        if self._has_arrived:
-            return
         replica = self._replica
+        if self._has_arrived:  # the last loop was left before the place where its step is taken
+            with replica.meter.stalling():
+                replica.snapshots.at_door()
+            return
         if replica.model is None:
             raise StepMisuseError("no model: call session.prepare(model) before session.steps")
         if not replica.tracked.holds(replica.model):
@@ -501,7 +505,7 @@ class Session(DataDoor):
         """The last step is stable; every replica tells, in case the leader dies now."""
         self._has_ended = True
         with self.slow("sealing the last snapshot"), self._replica.meter.stalling():
-            self._replica.snapshots.flush()
+            self._replica.snapshots.finish(self._link.state.commit, self._replica.replicas)
         self._page.note(Flying.OUTSIDE)
         self._publish_all()
 

@@ -103,6 +103,13 @@ class NoSnapshots:
             StateError: it is not, and not for lack of memory.
         """
 
+    def finish(self, commit: CommitId, replicas: int) -> None:
+        """The loop is over, perhaps left early: what it ends with is staged, if it was not, and sealed.
+
+        Raises:
+            StateError: it is not, and not for lack of memory.
+        """
+
     def close(self) -> None:
         """The worker leaves: what is sealed stays on the node."""
 
@@ -133,6 +140,7 @@ class Snapshots(NoSnapshots):
         self._copying: Snapshot | None = None  # its sources must not change
         self._open: Snapshot | None = None  # not known yet whether its step becomes stable
         self._layout = Layout((), (), 0)
+        self._applied: CommitId | None = None  # here, the last one
         self._sealed: CommitId | None = None  # the last one
         self._last_thread: threading.Thread | None = None
         self._reserving: threading.Thread | None = None
@@ -169,6 +177,7 @@ class Snapshots(NoSnapshots):
         return vote + self._schedule.is_due(step.index, time.monotonic())
 
     def committed(self, step: "Step") -> None:
+        self._applied = step.commit
         if step.is_staged:
             self._wanted = step
             self._schedule.done(step.index, time.monotonic())
@@ -198,16 +207,19 @@ class Snapshots(NoSnapshots):
                 self._give_up(error)
                 return
         if snapshot is None and step.number == self._replica.last_number:
-            raise StateError(
-                "the last step is not kept: all slots were held by readers for "
-                f"Limits.door_timeout_s={self._timeout_s}; see what is slow, the persistent tier or the disk"
-            )
+            raise self._not_kept()
         if snapshot is None:
             self.skipped += 1
             self._start(self._complete)
             return
         self._open = self._copying = snapshot
         snapshot.stall_s = time.perf_counter() - started_s if is_usual else 0.0
+
+    def _not_kept(self) -> StateError:
+        return StateError(
+            "the last step is not kept: all slots were held by readers for "
+            f"Limits.door_timeout_s={self._timeout_s}; see what is slow, the persistent tier or the disk"
+        )
 
     def _let_go(self) -> None:
         """Another worker of this host stages now, and needs the room; what is sealed stays until there is newer."""
@@ -250,14 +262,14 @@ class Snapshots(NoSnapshots):
             else:
                 self.drop()
             self._settle()
-            if self._sealed is None or not self._sealed.same_state(commit):
+            if not self._has_sealed(commit):
                 self._stage_at_rest(commit, replicas)
             self._settle()
 
-    def _stage_at_rest(self, commit: CommitId, replicas: int) -> None:
+    def _stage_at_rest(self, commit: CommitId, replicas: int, within_s: float = _LAST_S) -> None:
         self._copying = None
         try:
-            snapshot = self._begin_soon(commit, replicas)
+            snapshot = self._begin_soon(commit, replicas, within_s)
         except NoRoomError as error:
             self._give_up(error)
             return
@@ -270,6 +282,20 @@ class Snapshots(NoSnapshots):
         self._raise_failure()
         if self._last_thread is not None and self._last_thread.is_alive():
             raise StateError(f"the last snapshot is not sealed within Limits.door_timeout_s={self._timeout_s}")
+
+    def finish(self, commit: CommitId, replicas: int) -> None:
+        self.drop()  # what was not sealed by now is not what the loop ends with
+        self.flush()
+        is_mine = self._is_stager and self._applied is not None and self._applied.same_state(commit)
+        if not is_mine or self._has_sealed(commit) or self.is_off:
+            return
+        self._stage_at_rest(commit, replicas, self._timeout_s)
+        self.flush()
+        if not self._has_sealed(commit) and not self.is_off:
+            raise self._not_kept()
+
+    def _has_sealed(self, commit: CommitId) -> bool:
+        return self._sealed is not None and self._sealed.same_state(commit)
 
     def close(self) -> None:
         self.drop()

@@ -58,7 +58,8 @@ class Step:
         epoch: number of the epoch it belongs to.
         rate_factor: what learning rates are multiplied with in its optimizers.
         generation, attempt: which try this is.
-        loss: weighted mean loss over the whole global batch; known once the micro-batches are exhausted.
+        loss: weighted mean loss over the whole global batch; known once the micro-batches are exhausted, nan in a step
+            that is skipped.
         samples, replicas: of the whole step. dealt: the micro-batches of it that this replica computes.
         wants_pause: some replica asked for a stop at the end of this step.
         is_staged: its state is to be copied into the memory of the nodes.
@@ -93,7 +94,7 @@ class Step:
         self._tally = Tally(self.index, self.dealt, self.samples)
         self._digest = 0  # what this replica says of itself: see control/integrity.py
         self._computed_before_s = 0.0
-        self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
+        self._is_entered = self._is_reduced = self._is_applying = self._is_over = self._may_have_traces = False
         self._scaler_states: list[ScalerState] = []
         self._group_values = GroupValues(replica.tracked.optimizers)
         self.started_at_s = time.time()
@@ -108,6 +109,11 @@ class Step:
     def is_committed(self) -> bool:
         """Applied (or skipped) on this replica."""
         return self._is_over
+
+    @property
+    def is_last_phase(self) -> bool:
+        """Its samples are consumed by this update, and no other one of the step follows."""
+        return self.phase == self._replica.phases - 1
 
     def __enter__(self) -> "Step":
         if self._is_entered:
@@ -198,6 +204,7 @@ class Step:
             StepMisuseError: called before the micro-batches were exhausted, or twice.
         """
         if self._is_over and self.skipped:
+            self._leave_no_trace()
             return
         if not self._is_reduced or self._is_over:
             raise StepMisuseError(f"step {self.index}: step.apply once, after `for batch in step` is exhausted")
@@ -225,8 +232,8 @@ class Step:
             if not self.skipped:
                 update(optimizers, schedulers, scaler, self.rate_factor)
                 replica.buffers.apply(self._buffer_change)
-            replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace, self.is_compared)
-            if self._is_last_phase:
+            replica.cursor.move(self.samples if self.is_last_phase else 0, self._pace, self.is_compared)
+            if self.is_last_phase:
                 replica.batches.commit()
             self._is_over = True
             self.committed_at_s = time.time()
@@ -255,7 +262,7 @@ class Step:
             raise StepMisuseError(
                 f"step {self.index}: step.skip with equal_rounds=True would leave others waiting for a collective"
             )
-        self.leave_out(reason)
+        self.leave_out(str(reason) or "no reason was given")
 
     def leave_out(self, reason: str) -> None:
         """A skip that all replicas make at once."""
@@ -264,6 +271,16 @@ class Step:
         self._replica.mute = ""
         self._reduce()
         self.apply()
+        self._may_have_traces = True
+
+    def _leave_no_trace(self) -> None:
+        """Of what was done here after the skip: the others go back to the door where they apply, after the same code.
+
+        What follows `step.apply` stays: all have run it.
+        """
+        if self._may_have_traces:
+            self._may_have_traces = False
+            self._back_to_the_door()
 
     # --- the end of the with ---
 
@@ -315,6 +332,7 @@ class Step:
         replica.tell_resize(self.index, self._pace, optimizers)
         replica.buffers.accept()
         self._scaler_states = self._states_of_scalers()
+        self._group_values = GroupValues(replica.tracked.optimizers)
 
     def _states_of_scalers(self) -> list[ScalerState]:
         return [ScalerState(scaler, self._replica.reducer.device) for scaler in self._replica.scalers]
@@ -333,7 +351,7 @@ class Step:
         row = self._tail().row()
         tail = replica.summed(row)
         if tail is None:
-            replica.link.broke(replica.reducer.error)
+            replica.tell_broken()
             raise AttemptBroken
         self._check_conservation(tail.record)
         is_dropped, self.is_compared = replica.each_inside(
@@ -342,10 +360,10 @@ class Step:
         if is_dropped and not self.skipped:  # a skip of one shard is a skip of all
             self.skipped = SKIPPED_ELSEWHERE
         self.voted = replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
-        if self._is_last_phase:
+        if self.is_last_phase:
             replica.exchange(self, self._micro_batches)
         self.seconds = replica.watch.seconds if replica.width == 1 else ()  # of all its workers: see `_agree`
-        self.loss, self._buffer_change = tail.loss, tail.buffers
+        self.loss, self._buffer_change = tail.loss if not self.skipped else float("nan"), tail.buffers
         self.wants_pause = tail.pauses > 0
         self.is_staged = tail.stages > 0 or self.wants_pause
         if tail.weighted and not self.skipped:
@@ -368,10 +386,6 @@ class Step:
         self._replica.reducer.scale(1 / tail.weight)
         self.loss = tail.loss / tail.weight
         self._buffer_change = tail.buffers / tail.weight
-
-    @property
-    def _is_last_phase(self) -> bool:
-        return self.phase == self._replica.phases - 1
 
     @cached_property
     def _identity(self) -> int:

@@ -93,6 +93,20 @@ def test_integers_stay_integers():
     assert not found["1.flag"]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_small_integers_go_down_too(dtype):
+    """In their own width 3 - 5 would be 254."""
+    model = nn.Module()
+    model.register_buffer("level", torch.tensor([5, 5], dtype=dtype))
+    buffers = Buffers(model)
+    buffers.begin()
+    model.level.copy_(torch.tensor([3, 7]))
+    buffers.after_micro_batch(0.5)
+    buffers.after_micro_batch(0.5)  # which leaves them
+    buffers.apply(buffers.change)
+    assert model.level.tolist() == [4, 6] and model.level.dtype == dtype
+
+
 def test_large_integers_are_exact():
     """Beyond what a float64 can count to, only the change goes through one."""
     model = Counter()

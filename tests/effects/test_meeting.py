@@ -104,3 +104,15 @@ def test_no_resolver_is_asked(tmp_path):
     """Names fail late, and often where something else has failed."""
     assert under_a_mute_resolver(LOOK_UP, tmp_path) > 0, "this test could not fail"
     assert under_a_mute_resolver(FORM, tmp_path) == 0
+
+
+def test_a_store_may_be_at_an_address_of_ipv6():
+    if not socket.has_ipv6:
+        pytest.skip("this Python has no IPv6")
+    try:
+        own = StoreHost("::1")
+    except OSError as error:
+        pytest.skip(f"there is no IPv6 on this machine: {error}")
+    store = Store("::1", own.port, lambda waiting_for: None, "the store")
+    store.set("key", b"value")
+    assert store.get("key") == b"value"

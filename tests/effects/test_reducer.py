@@ -1,6 +1,7 @@
 """Effect. The reducer: sums over replicas are a single process's gradients, and no attempt writes into the next."""
 
 import copy
+import re
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -457,3 +458,12 @@ def test_buckets_of_another_size_hold_the_same_sums_and_joiners_are_admitted_as_
             assert counts[0] == counts[2] == 1 < counts[1]
             for grads in found:
                 assert_same(grads, wanted)
+
+
+def test_a_reduction_that_a_silent_replica_never_joins_names_it_and_the_limit():
+    with formed(2, collective_timeout_s=0.2) as groups:
+        reducer = Reducer(build(Plain), groups[0].allreduce, lambda: True, groups[0].cut)
+        reducer.begin()
+        assert not reducer.finish(reducer.used)
+        assert re.match(r"w1 have not all come .* Limits.collective_timeout_s=0.2: ", groups[0].named(reducer.error))
+    assert groups[0].named("RuntimeError: reset by peer") == "RuntimeError: reset by peer"

@@ -3,6 +3,7 @@
 One worker stands for all: its batch size is told what to be, and its last committed pace is told to be of another size.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -17,8 +18,9 @@ from elastic.control.batch_size import ConstantBatch
 from elastic.control.data import BatchPlan
 from elastic.control.pace import Pace
 from elastic.control.tuning import Tuning
+from elastic.errors import StepMisuseError
 from elastic.train import tree
-from elastic.train.cursor import Cursor, scaled_rates
+from elastic.train.cursor import Cursor, rates, scaled_rates
 from elastic.train.runner import with_callbacks
 from tests.effects.idiom import Training, once, raised
 
@@ -186,6 +188,16 @@ def test_rates_are_the_users_again_where_an_optimizer_raises():
         assert float(optimizer.param_groups[0]["lr"]) == 1.5
         1 / 0  # noqa: B018 - the point
     assert optimizer.param_groups[0]["lr"] is rate and float(rate) == 0.5
+
+
+def test_an_optimizer_that_finds_its_rate_by_itself_is_left_alone_until_it_should_be_scaled():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
+    optimizer.param_groups[0]["lr"] = None
+    assert math.isnan(*rates([optimizer]))
+    with scaled_rates([optimizer], 1.0):
+        assert optimizer.param_groups[0]["lr"] is None
+    with pytest.raises(StepMisuseError, match="no learning rate"), scaled_rates([optimizer], 2.0):
+        pass
 
 
 def test_a_gradient_scaler_steps_at_the_scaled_rate(solo):

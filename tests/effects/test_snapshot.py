@@ -388,6 +388,45 @@ def test_phases_are_staged_after_the_last_of_a_step(book: Book) -> None:
     assert staged(book.solo().run(train_fn)) == [1, 3, 5]
 
 
+def test_a_loop_that_is_left_early_stages_what_it_ends_with(book: Book) -> None:
+    """By `break`, as a goal or a number of epochs is reached: nobody knew that this step would be the last."""
+
+    def train_fn(session: Any) -> None:
+        training = Training(session)
+        for step in training.steps(1000):
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                training.apply(step)
+            book.note(step, training, "after")
+            if step.index == 2:
+                break
+
+    ended = book.solo(Interval(steps=100)).run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert staged(ended) == [0, 2]
+    book.assert_sealed(2, 0)
+
+
+def test_a_loop_that_is_taken_up_again_has_staged_the_step_after_which_it_was_left(book: Book) -> None:
+    def train_fn(session: Any) -> None:
+        training = Training(session)
+        for until in (2, STEPS):
+            for step in training.steps():
+                with step:
+                    book.note(step, training, "start")
+                    training.compute(step)
+                    training.apply(step)
+                book.note(step, training, "after")
+                if step.index == until:
+                    break
+
+    ended = book.solo(Interval(steps=2)).run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert staged(ended) == [0, 2, 3]
+    book.assert_sealed(3, 2, 0)
+
+
 def test_c23_a_loop_that_is_left_early_seals_what_it_has_staged(book: Book) -> None:
     def train_fn(session: Any) -> None:
         training = Training(session)
@@ -547,7 +586,8 @@ def test_c15_a_seal_that_fails_at_the_last_step_is_no_success(book: Book, monkey
     assert wanted in raised(ended, "StateError")
 
 
-def test_a_last_step_for_which_no_slot_is_free_is_no_success(book: Book, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("is_left_early", [False, True])
+def test_a_last_step_for_which_no_slot_is_free_is_no_success(book: Book, monkeypatch: Any, is_left_early: bool) -> None:
     """An older one would be taken for the result."""
     begin = snapshot.Snapshots._begin
 
@@ -555,8 +595,19 @@ def test_a_last_step_for_which_no_slot_is_free_is_no_success(book: Book, monkeyp
         self._timeout_s = 0.2
         return None if commit.step == STEPS - 1 else begin(self, commit, replicas)
 
+    def left_early(session: Any) -> None:
+        training = Training(session)
+        for step in training.steps(1000):
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                training.apply(step)
+            if step.index == STEPS - 1:
+                break
+
     monkeypatch.setattr(snapshot.Snapshots, "_begin", full)
-    ended = book.solo().run(trained(book.note))
+    solo = book.solo(Interval(steps=100)) if is_left_early else book.solo()
+    ended = solo.run(left_early if is_left_early else trained(book.note))
     assert "the last step is not kept: all slots were held by readers" in raised(ended, "StateError")
 
 

@@ -1,6 +1,7 @@
 """Effect. What a step and a session refuse, with a sentence that names the place; and what skipping a step does."""
 
 import inspect
+import math
 import pickle
 import time
 
@@ -294,6 +295,61 @@ def test_a_skipped_step_leaves_buffers_as_they_were(solo):
     ended = solo.run(train_fn)
     assert isinstance(ended.last, ev.TrainFnReturned), ended.last
     assert found == [True, True]
+
+
+@pytest.mark.parametrize("applies", [True, False])
+def test_code_that_goes_on_after_a_skip_leaves_no_trace(solo, applies):
+    """The other replicas run the same lines, and go back to the door with their apply; what follows it stays there."""
+    found = []
+
+    def train_fn(session):
+        torch.manual_seed(3)
+        training = Training(session, nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+        norm, (group,) = training.model[0], training.optimizer.param_groups
+        for step in training.steps(2):
+            before = norm.running_mean.clone(), group["lr"]
+            with step:
+                step.skip("a test")
+                training.model(torch.ones(4, 3).double())
+                group["lr"] = 9.0
+                if applies:
+                    training.apply(step)
+                    group["momentum"] = 0.5
+            found.append((torch.equal(norm.running_mean, before[0]), group["lr"] == before[1], group["momentum"]))
+
+    ended = solo.run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert found == [(True, True, 0.5 if applies else 0.9)] * 2
+
+
+def test_a_skipped_step_has_no_loss(solo):
+    """A part of a sum, taken for a loss, may be the best there ever was."""
+    found = []
+
+    def train_fn(session):
+        training = Training(session)
+        for step in training.steps(2):
+            with step:
+                for batch in step:
+                    step.backward(training.loss(batch))
+                    if not step.index:
+                        step.skip("in the middle")
+                        break
+                training.apply(step)
+                found.append(step.loss)
+
+    assert isinstance(solo.run(train_fn).last, ev.TrainFnReturned)
+    assert math.isnan(found[0]) and found[1] > 0
+
+
+@pytest.mark.parametrize(("reason", "told"), [("", "no reason was given"), (ValueError("no"), "no")])
+def test_a_skip_without_a_reason_is_one(solo, reason, told):
+    def train_fn(session):
+        for step in Training(session).steps(1):
+            with step:
+                step.skip(reason)
+
+    assert [one.skipped for one in solo.run(train_fn).reports] == [told]
 
 
 def test_a_skip_after_the_reductions_is_refused(solo):

@@ -50,6 +50,11 @@ def test_the_limit_is_learned_from_the_steps(steps_s, limit_s):
     assert stall_limit_s(steps_s, Limits()) == limit_s
 
 
+def test_others_wait_in_a_reduction_for_as_long_as_one_may_take_outside_of_it():
+    limits = Limits()
+    assert limits.collective_timeout_s > max(limits.door_timeout_s, limits.first_steps_timeout_s)
+
+
 def test_only_the_last_steps_count():
     ws = trained(step_s=0.05)
     assert len(ws.state.steps_s) == 8
