@@ -28,7 +28,7 @@ class Profile(WorkerCallback):
 
     Args:
         folder: where workers write: a path of each node, or one that all share.
-        steps: ranges of steps, e.g. `[range(100, 103)]`.
+        steps: ranges of steps, e.g. `[range(100, 103)]`, traced as one; of `range(0, 9000, 1000)` each is by itself.
         ranks: replicas that are traced, by their rank at that time.
         after_incident: so many steps after an incident, or a step that had to be tried again; 0: none.
         every_checkpoint: the step after each so manieth staged one; 0: none.
@@ -91,15 +91,15 @@ class Profile(WorkerCallback):
             self._is_checkpoint = self._staged % self._every_checkpoint == 0
         if trace is None:
             return
-        trace.left -= int(step.is_committed)
+        trace.left -= int(step.is_committed and step.is_last_phase)
         if trace.left <= 0 or not step.is_committed:
             self._trace = None
             self._write(trace, step)
 
     def on_end(self) -> None:
         trace, self._trace = self._trace, None
-        if trace is not None:
-            trace.stop()
+        if trace is not None:  # a run that ends is told nothing more
+            self._save(trace)
 
     def _hear_of_incidents(self) -> bool:
         """Whether there was one since the last step here: it may have found this worker between two steps."""
@@ -116,13 +116,21 @@ class Profile(WorkerCallback):
             return f"{which}-g{step.generation}", self._after_incident
         for chosen in self._steps:
             if step.index in chosen:
-                return "steps", len(range(step.index, chosen.stop, chosen.step))
+                is_one_trace = abs(chosen.step) == 1
+                return "steps", max(chosen[0], chosen[-1]) - step.index + 1 if is_one_trace else 1
         return ("checkpoint", 1) if self._is_checkpoint else ("", 0)
 
     def _write(self, trace: "_Trace", step: Any) -> None:
+        since_s = time.perf_counter()
+        path = self._save(trace)
+        if path is not None:
+            seconds = time.perf_counter() - since_s + trace.start_s
+            self._session.note("profile", step=step.number, seconds=seconds, detail=str(path))
+
+    def _save(self, trace: "_Trace") -> Path | None:
+        """Where it is; None: it cannot be written, which is logged once."""
         session = self._session
         path = Path(self._folder) / session.run / f"{session.worker}-{trace.why}-step{trace.first}.json.gz"
-        since_s = time.perf_counter()
         try:
             trace.stop()
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,9 +141,8 @@ class Profile(WorkerCallback):
             if not self._has_failed:
                 log.warning("a trace is not written to %s: %s", path, error)
             self._has_failed = True
-            return
-        seconds = time.perf_counter() - since_s + trace.start_s
-        session.note("profile", step=step.number, seconds=seconds, detail=str(path))
+            return None
+        return path
 
     def _drop_old(self, newest: Path) -> None:
         mine = f"{self._session.worker}-"

@@ -2,12 +2,13 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from elastic.callbacks.base import Callback
 from elastic.callbacks.board import Board, Entry
 from elastic.callbacks.throughput import Throughput, throughput
 from elastic.control.state import RunState
+from elastic.control.tuning import Tuning
 from elastic.control.values import StepReport
 from elastic.errors import SettingError
 
@@ -35,6 +36,9 @@ class StepLog(Callback):
         self._every_s, self._tokens_per_sample = every_s, tokens_per_sample
         self._since_s: float | None = None
         self._reports: list[StepReport] = []
+
+    def on_begin(self, tune: Callable[[Tuning], None]) -> None:
+        self._since_s = None  # it may have been given to a run before
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         self._reports.append(report)
@@ -82,6 +86,9 @@ class TensorBoardScalars(Callback):
         self._since_s: float | None = None
         self._goodput, self._is_due = 0.0, False
         self._reports: list[StepReport] = []
+
+    def on_begin(self, tune: Callable[[Tuning], None]) -> None:
+        self._since_s, self._is_due = None, False  # it may have been given to a run before
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         self._reports.append(report)

@@ -34,17 +34,19 @@ def throughput(
 
     Args:
         since_s: commit of the step before the first; None: there is none, the time begins with the first.
-        tokens_per_sample: tokens are counted so; else by the metric `tokens` of each step, if all report it.
+        tokens_per_sample: tokens are counted so; else by the metric `tokens`, if each update reports it, or, of a step
+            in phases, one of them does.
     """
     first, last = reports[0], reports[-1]
     wall_s = max(last.committed_at_s - (first.started_at_s if since_s is None else since_s), 1e-9)
     in_steps_s = sum(max(0.0, one.committed_at_s - one.started_at_s) for one in reports)
     samples = sum(one.samples for one in reports)
+    told = [one.metrics[TOKENS] for one in reports if TOKENS in one.metrics]
     tokens: float | None = None
     if tokens_per_sample is not None:
         tokens = samples * tokens_per_sample
-    elif all(TOKENS in one.metrics for one in reports):
-        tokens = sum(one.metrics[TOKENS] for one in reports)
+    elif told and len(told) >= sum(1 for one in reports if one.samples):  # which the last update of a step tells
+        tokens = sum(told)
     return Throughput(
         steps=len(reports),
         step_s=in_steps_s / len(reports),

@@ -162,6 +162,22 @@ def test_chosen_steps_are_traced_and_the_journal_gets_path_and_cost(solo, tmp_pa
     assert costs[2] > 0 and costs[2] > costs[0]
 
 
+def test_steps_far_apart_are_traced_each_by_itself_and_the_end_of_a_run_ends_a_trace(solo, tmp_path):
+    apart, late = Profile(tmp_path / "apart", steps=[range(0, STEPS, 2)]), [range(2, STEPS + 5)]
+    assert_like_a_plain_loop(solo.run(with_callbacks(trained(), [apart])))
+    assert traces(tmp_path / "apart") == [f"w0-steps-step{step}.json.gz" for step in range(0, STEPS, 2)]
+    spans = [len(_steps_in(path)) for path in sorted((tmp_path / "apart" / "solo").iterdir())]
+    assert len(set(spans)) == 1 and spans[0] > 0, "each has one step"
+    assert_like_a_plain_loop(Solo(tmp_path).run(with_callbacks(trained(), [Profile(tmp_path / "late", steps=late)])))
+    assert traces(tmp_path / "late") == ["w0-steps-step2.json.gz"]
+
+
+def _steps_in(path: Path) -> list[str]:
+    """The optimizer steps in a trace."""
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    return [one["name"] for one in trace["traceEvents"] if "Optimizer.step" in str(one.get("name"))]
+
+
 def test_the_steps_after_an_incident_are_traced_and_kept(solo, tmp_path):
     hook = once(1, "batch", lambda step, training: solo.break_generation())
     profile = Profile(tmp_path, after_incident=2, keep=1, steps=[range(0, 1), range(3, 4)])

@@ -126,6 +126,20 @@ def test_throughput_counts_all_of_the_time_and_step_time_only_steps():
     assert throughput(steps, tokens_per_sample=10).tokens_per_s == 64.0
     assert throughput([report(0, 0.0, 2.0, tokens=100.0)]).tokens_per_s == 50.0
     assert throughput([report(0, 0.0, 2.0, tokens=100.0), report(1, 2.0, 3.0)]).tokens_per_s is None
+    in_phases = [report(0, 0.0, 1.0, samples=0), report(1, 1.0, 2.0, tokens=100.0)]
+    assert throughput(in_phases).tokens_per_s == 50.0
+
+
+def test_a_log_that_was_given_to_a_run_before_begins_anew(caplog):
+    """It is given again to the fit that follows a failed one."""
+    caplog.set_level(logging.INFO, "elastic")
+    log = StepLog(every_s=60.0)
+    for begin_s in (0.0, 3600.0):
+        log.on_begin(lambda wish: None)
+        log.on_step(report(0, begin_s, begin_s + 1.0), STATE, 1.0)
+        log.on_end()
+    first, second = (one.getMessage() for one in caplog.records)
+    assert first == second and "8.0 samples/s" in first
 
 
 def test_a_line_comes_every_so_many_seconds_and_one_at_the_end(caplog):
