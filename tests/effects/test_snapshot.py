@@ -388,21 +388,27 @@ def test_phases_are_staged_after_the_last_of_a_step(book: Book) -> None:
     assert staged(book.solo().run(train_fn)) == [1, 3, 5]
 
 
-def test_a_loop_that_is_left_early_stages_what_it_ends_with(book: Book) -> None:
-    """By `break`, as a goal or a number of epochs is reached: nobody knew that this step would be the last."""
+def left_after(book: Book, index: int, max_steps: int = 1000) -> Any:
+    """A train_fn that leaves its loop after this step."""
 
     def train_fn(session: Any) -> None:
         training = Training(session)
-        for step in training.steps(1000):
+        for step in training.steps(max_steps):
             with step:
                 book.note(step, training, "start")
                 training.compute(step)
                 training.apply(step)
             book.note(step, training, "after")
-            if step.index == 2:
+            if step.index == index:
                 break
 
-    ended = book.solo(Interval(steps=100)).run(train_fn)
+    return train_fn
+
+
+def test_a_loop_that_is_left_early_stages_what_it_ends_with(book: Book) -> None:
+    """By `break`, as a goal or a number of epochs is reached: nobody knew that this step would be the last."""
+
+    ended = book.solo(Interval(steps=100)).run(left_after(book, 2))
     assert isinstance(ended.last, ev.TrainFnReturned), ended.last
     assert staged(ended) == [0, 2]
     book.assert_sealed(2, 0)
@@ -428,18 +434,7 @@ def test_a_loop_that_is_taken_up_again_has_staged_the_step_after_which_it_was_le
 
 
 def test_c23_a_loop_that_is_left_early_seals_what_it_has_staged(book: Book) -> None:
-    def train_fn(session: Any) -> None:
-        training = Training(session)
-        for step in training.steps():
-            with step:
-                book.note(step, training, "start")
-                training.compute(step)
-                training.apply(step)
-            book.note(step, training, "after")
-            if step.index == 1:
-                break
-
-    assert staged(book.solo().run(train_fn)) == [0, 1]
+    assert staged(book.solo().run(left_after(book, 1, STEPS))) == [0, 1]
     book.assert_sealed(1, 0)
 
 
@@ -595,19 +590,9 @@ def test_a_last_step_for_which_no_slot_is_free_is_no_success(book: Book, monkeyp
         self._timeout_s = 0.2
         return None if commit.step == STEPS - 1 else begin(self, commit, replicas)
 
-    def left_early(session: Any) -> None:
-        training = Training(session)
-        for step in training.steps(1000):
-            with step:
-                book.note(step, training, "start")
-                training.compute(step)
-                training.apply(step)
-            if step.index == STEPS - 1:
-                break
-
     monkeypatch.setattr(snapshot.Snapshots, "_begin", full)
     solo = book.solo(Interval(steps=100)) if is_left_early else book.solo()
-    ended = solo.run(left_early if is_left_early else trained(book.note))
+    ended = solo.run(left_after(book, STEPS - 1) if is_left_early else trained(book.note))
     assert "the last step is not kept: all slots were held by readers" in raised(ended, "StateError")
 
 

@@ -327,6 +327,19 @@ def test_gaps_of_the_journal_are_filled_by_what_it_has_beyond():
     assert (ws.state.published, ws.state.published_ahead) == (6, frozenset({8}))
 
 
+def test_what_a_journal_has_beyond_a_gap_is_not_searched_for_each_step():
+    """After a gap that was given up it is all that the run has done since."""
+
+    class Steps(tuple):
+        __slots__ = ()
+
+        def __contains__(self, step):
+            raise AssertionError("all of them were searched")
+
+    told = {"published": 3, "ahead": Steps((5, 6, 8))}
+    assert taken(adopted("w0", 9, view("w0", published=4)), replicas=1, told=told).state.published == 6
+
+
 def test_it_knows_their_gpus():
     old = view("w0", "w1")
     ws = taken(adopted("w0", 7, old, gpus=("0", "1")), adopted("w1", 7, old), parked("w2", gpus=("3",)), spares=1)
@@ -354,6 +367,17 @@ def test_who_was_left_behind_or_outvoted_does_not_come_back():
     going, ended = who_goes_on((adopted("w0", 7, old), exiled, outvoted, parked("w3")))
     assert [one.worker for one in going] == ["w0", "w3"]
     assert [one.worker for one in ended] == ["w1", "w2"]
+
+
+def test_nobody_is_compared_with_all_others_to_know_who_goes_on(monkeypatch):
+    """Thousands stand frozen meanwhile."""
+
+    def compare(self, other):
+        raise AssertionError("workers were compared")
+
+    monkeypatch.setattr(Adopted, "__eq__", compare)
+    going, ended = who_goes_on((adopted("w0", 7, view("w0")), adopted("w1", 6, view("w0", "w1", generation=2))))
+    assert ([one.worker for one in going], [one.worker for one in ended]) == (["w0"], ["w1"])
 
 
 def test_before_the_first_step_it_begins_as_it_was_to():
