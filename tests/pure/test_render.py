@@ -457,6 +457,17 @@ def test_the_newest_result_with_enough_runs_counts_alone() -> None:
         assert table is not None and table.rows[0][1:4] == ("3, 4 of 5", "5", "<= 1.5 (missed)")
 
 
+def test_a_storm_alone_counts_once_and_only_if_it_is_long() -> None:
+    def storm(length_s: float) -> dict[str, Any]:
+        return result(run("elastic", 0, "storm", share=0.9, storm_length_s=length_s))
+
+    table = goals.alone([storm(600.0)])
+    assert table is not None
+    ((_, share, runs, asked, _),) = table.rows
+    assert (share, runs, asked) == ("0.9", "1", ">= 0.92 (missed)") and "imports torch" in table.notes[0]
+    assert goals.alone([storm(120.0)]) is None
+
+
 def test_goals_of_several_commits_say_which_is_of_which() -> None:
     rows = [run(system, settings="tuned", t_resume_s=1.0) for system in ("elastic", "torchft")]
     others = [run(system, 0, "stop", "tuned", t_resume_s=1.0) for system in ("elastic", "torchft")]
