@@ -7,7 +7,6 @@ nothing outlives its purpose, a worker that has not heard a driver for its orpha
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ from elastic.actors.answers import Answers, first_line
 from elastic.actors.draining import Drains
 from elastic.actors.fleet import Emit
 from elastic.actors.former import Heirloom
+from elastic.actors.hands import Hand, Hands
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.probing import Probes
 from elastic.actors.refusals import Refusals
 from elastic.actors.slots import Slots, is_reserved, place_of
-from elastic.actors.staff import Hand, Staff
+from elastic.actors.staff import Staff
 from elastic.actors.striker import Striker
 from elastic.actors.worker import carried
 from elastic.actors.worker_actor import call
@@ -70,7 +70,7 @@ class RayFleet:
         self._told, self._refusals = (0, -1), Refusals()
         self._reign = crown.Reign(settings.run, settings.incarnation, crash)
         self._probes = Probes(self._emit, settings.limits.freeze_timeout_s + settings.limits.lease_s)
-        self._hands: dict[str, Hand] = {}
+        self._hands = Hands()
         self._slots = Slots(settings.scaling, self._name(""))
         self._fenced_s: dict[str, float] = {}
         self._answers = Answers(crash)
@@ -80,7 +80,6 @@ class RayFleet:
         self._drains = Drains(self._emit)
         work = (seed, carried(train_fn), digest)
         self._staff = Staff(settings, self._slots, work, self._then, self._came_up, self._lost)
-        self._lock = threading.RLock()
         self._is_down = threading.Event()
         self._keeping = threading.Thread(target=self._keep_guarded, name="elastic-keeper", daemon=True)
         self._keeping.start()
@@ -98,12 +97,11 @@ class RayFleet:
     ) -> None:
         admission, wanted = self._monitors.admission, self._settings.scaling.label_selector
         labels = admission.labels(wanted, avoid, node)
-        places = () if node else self._staff.stand_ins.places(self._workers(are_well=True))
+        places = () if node else self._staff.stand_ins.places(self._hands.by_node(are_well=True))
         first = admission.labels_among(wanted, avoid, places, doubted)
         hand = Hand(self._slots.reserve(gang, labels, first), None, gang, shard, born=self._incarnation)
         hand.is_manned = is_new = not self._staff.stand_ins.has_any
-        with self._lock:
-            self._hands[worker] = hand
+        self._hands.add(worker, hand)
         if self._is_down.is_set():  # Ray took so long that the run has ended meanwhile
             self._release(worker)
             self._slots.remove_released()
@@ -113,20 +111,19 @@ class RayFleet:
     def adopt(self, left: Heirloom) -> None:
         """Go on with workers that heed this driver from now on; of members that did not answer, look for a proof."""
         view = newest_view(left.found)
-        with self._lock:
-            self._slots.adopt(left.groups)
-            for member in view.members if view is not None else ():
-                gang = left.silent.get(member.worker, _NO_GANG)
-                hand = Hand(left.groups.get(gang), left.handles.get(member.worker), gang)
-                self._hands[member.worker] = hand
-                hand.address = (member.host, member.port)
-            for one in left.found:
-                hand = Hand(left.groups[one.gang], left.handles[one.worker], one.gang, one.shard)
-                hand.born, hand.node, hand.pid = left.born[one.worker], one.node, one.pid
-                hand.address = (one.host, one.port) if one.port else None
-                hand.is_in_slot = False  # for all that is known: it may have been a stand-in
-                hand.holder = left.holders.get(one.worker)
-                self._hands[one.worker] = hand
+        self._slots.adopt(left.groups)
+        for member in view.members if view is not None else ():
+            gang = left.silent.get(member.worker, _NO_GANG)
+            hand = Hand(left.groups.get(gang), left.handles.get(member.worker), gang)
+            hand.address = (member.host, member.port)
+            self._hands.add(member.worker, hand)
+        for one in left.found:
+            hand = Hand(left.groups[one.gang], left.handles[one.worker], one.gang, one.shard)
+            hand.born, hand.node, hand.pid = left.born[one.worker], one.node, one.pid
+            hand.address = (one.host, one.port) if one.port else None
+            hand.is_in_slot = False  # for all that is known: it may have been a stand-in
+            hand.holder = left.holders.get(one.worker)
+            self._hands.add(one.worker, hand)
         for node in {one.node for one in left.found}:
             self._monitors.need(node)  # it watches those that are known to be there
         for one in left.found:
@@ -245,9 +242,9 @@ class RayFleet:
         if self.is_superseded:
             self._monitors.kill()
             return
-        for hand in list(self._hands.values()):
-            if not hand.is_over:
-                hand.kill()
+        left = self._hands.there()
+        for _, hand in left:
+            hand.kill()
         pages = page_pattern(self._settings.run)
         checkpoint = self._settings.checkpoint
         arenas = (checkpoint.memory, self._settings.run) if checkpoint is not None and not keep_memory else None
@@ -256,14 +253,14 @@ class RayFleet:
             page.unlink(missing_ok=True)
         if arenas is not None:
             memory.remove(Path(arenas[0]), arenas[1])
-        for worker in list(self._hands):
+        for worker, _ in left:
             self._release(worker)
         self._slots.remove_released()
         self._monitors.kill()
-        groups = [hand.group for hand in list(self._hands.values()) if hand.group is not None]
         deadline_s = time.monotonic() + _END_S
-        while time.monotonic() < deadline_s and any(map(is_reserved, groups)):
-            time.sleep(_KEEP_S)
+        for group in self._hands.groups():
+            while time.monotonic() < deadline_s and is_reserved(group):
+                time.sleep(_KEEP_S)
 
     # --- calls and their answers ---
 
@@ -319,23 +316,12 @@ class RayFleet:
             self._monitors.watch(hand.node, worker, hand.pid, page)
 
     def _watch_all_on(self, node: str) -> None:
-        for worker, hand in list(self._hands.items()):
-            if hand.node == node and not hand.is_over:
+        for worker, hand in self._hands.there():
+            if hand.node == node:
                 self._put_under_watch(worker)
 
     def _has_workers(self, node: str) -> bool:
-        return node in self._workers()
-
-    def _workers(self, are_well: bool = False) -> Counter[str]:
-        """How many there are on each node; or of them those that nobody takes for lost."""
-        there = (hand for hand in list(self._hands.values()) if hand.node and not hand.is_over)
-        return Counter(
-            one.node for one in there if not are_well or not (one.is_fenced or (one.pid and not one.is_heard))
-        )
-
-    def _loading(self) -> set[str]:
-        """Nodes of those who have yet to come to their first step."""
-        return {one.node for one in list(self._hands.values()) if one.node and one.address is None and not one.is_over}
+        return any(hand.node == node for _, hand in self._hands.there())
 
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]
@@ -379,13 +365,11 @@ class RayFleet:
 
     def _release(self, worker: str) -> None:
         """Free its slot; Ray ends whatever still runs there."""
-        with self._lock:
-            hand = self._hands.get(worker)
-            self._probes.end(worker)
-            if hand is None or hand.is_over:
-                return
-            hand.is_over = True
-            is_last = all(other.is_over for other in self._hands.values() if other.gang == hand.gang)
+        self._probes.end(worker)
+        ended = self._hands.end(worker)
+        if ended is None:
+            return
+        hand, is_last = ended
         self._monitors.forget(hand.node, worker)
         if is_last:
             self._slots.release(hand.gang, hand.group)
@@ -409,10 +393,8 @@ class RayFleet:
             self._expire_fences()
             self._reign.look_now_and_then()
             if min(self._told) >= 0 and self._told[0] > 0:  # not while the run's first workers start
-                self._staff.stand_ins.keep(self._workers(), self._monitors.admission.shunned, self._loading())
-            with self._lock:
-                nowhere = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
-            for name, hand in nowhere:
+                self._staff.stand_ins.keep(self._hands, self._monitors.admission.shunned)
+            for name, hand in self._hands.nowhere():
                 if hand.pid or hand.address is None:  # else it was not found by a new driver
                     self._look_for(name, hand)
 

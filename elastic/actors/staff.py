@@ -3,15 +3,14 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from elastic.actors.hands import Hand
 from elastic.actors.host_monitors import Then
 from elastic.actors.peer_source import namespace
 from elastic.actors.slots import Slots
@@ -22,39 +21,6 @@ from elastic.settings import RunSettings
 log = logging.getLogger("elastic")
 
 _NOT_STARTED = (RayError, RuntimeError, ValueError)  # what Ray says where it can start no actor now
-
-
-@dataclass(slots=True)
-class Hand:
-    """What the driver holds of one worker; of a member that an earlier driver left, maybe no more than its address.
-
-    Attributes:
-        actor: None until it is known which process it is. is_manned: that is settled, or about to be.
-        is_in_slot: the process goes with its slot. holder: keeps the accelerators of the slot where a stand-in works.
-        born: incarnation that started it.
-    """
-
-    group: PlacementGroup | None
-    actor: Any
-    gang: int = 0
-    shard: int = 0
-    born: int = 0
-    is_manned: bool = True
-    is_in_slot: bool = True
-    holder: Any = None
-    node: str = ""
-    pid: int = 0
-    address: tuple[str, int] | None = None
-    seen: int = 0
-    is_heard: bool = False
-    is_fenced: bool = False
-    is_over: bool = False
-
-    def kill(self) -> None:
-        """In a way that Ray does not take for a failure."""
-        for actor in (self.actor, self.holder):
-            if actor is not None:
-                ray.kill(actor)
 
 
 class Staff:

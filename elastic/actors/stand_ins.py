@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from elastic.actors.hands import Hands
 from elastic.actors.host_monitors import Then
 from elastic.actors.peer_source import namespace
 from elastic.actors.worker_actor import stand_in_name, start_worker_actor
@@ -62,19 +63,19 @@ class StandIns:
         self._room: dict[str, int] = {}
         self._lock = threading.RLock()
 
-    def keep(self, workers: Mapping[str, int], shunned: Collection[str] = (), loading: Collection[str] = ()) -> None:
+    def keep(self, hands: Hands, shunned: Collection[str] = ()) -> None:
         """Have as many on each node as `stand_ins_by_node` says; ask those that are there.
 
-        Called often; does something once a second.
+        None starts on the nodes of workers on their way to their first step. Called often; acts once a second.
 
         Args:
-            workers: the run's, by node. shunned: nodes that get no new workers.
-            loading: nodes of workers on their way to their first step, beside whom none starts.
+            hands: the run's workers. shunned: nodes that get no new workers.
         """
         now_s = self._clock()
         if now_s < self._look_s:
             return
         self._look_s = now_s + _LOOK_S
+        workers, loading = hands.by_node(), hands.loading()
         self._survey(now_s, shunned)
         with self._lock:
             wanted = stand_ins_by_node(workers, self._room, self._settings.scaling)

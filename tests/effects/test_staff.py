@@ -7,7 +7,8 @@ import pytest
 from ray.exceptions import RayActorError
 
 from elastic.actors import staff
-from elastic.actors.staff import Hand, Staff
+from elastic.actors.hands import Hand
+from elastic.actors.staff import Staff
 from elastic.actors.stand_ins import StandIn
 from elastic.settings import RunSettings, Scaling
 

@@ -14,6 +14,7 @@ import torch
 from ray.exceptions import RayActorError, RaySystemError
 
 from elastic.actors import stand_ins, worker_actor
+from elastic.actors.hands import Hand, Hands
 from elastic.actors.priority import RAY_NICENESS
 from elastic.actors.stand_ins import StandIns
 from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
@@ -39,6 +40,14 @@ class Actor:
         return self
 
 
+def hands_on(nodes: Collection[str], loading: Collection[str] = ()) -> Hands:
+    """A worker for each of these nodes; those on the nodes of `loading` have yet to come to their first step."""
+    hands = Hands()
+    for number, node in enumerate(nodes):
+        hands.add(f"w{number}", Hand(None, None, node=node, address=None if node in loading else ("host", 1)))
+    return hands
+
+
 class World:
     """A `StandIns` with a clock of its own, and actors that answer when they are told to."""
 
@@ -55,7 +64,7 @@ class World:
 
     def keep(self, nodes: list[str], after_s: float = 1.0, loading: Collection[str] = ()) -> None:
         self.now_s += after_s
-        self.kept.keep(dict.fromkeys(nodes, 1), loading=loading)
+        self.kept.keep(hands_on(nodes, loading))
 
     def _start(self, *, strategy: Any, **_: Any) -> Actor:
         if self.error is not None:
@@ -173,7 +182,7 @@ def test_a_node_without_workers_has_some_too_and_replacements_go_where_they_are(
 
     def keep() -> list[str]:
         world.now_s += 1
-        world.kept.keep({A: 2})
+        world.kept.keep(hands_on([A, A]))
         return [one.node for one in world.started]
 
     assert keep() == keep() == [A], "beside workers first"
