@@ -98,9 +98,12 @@ class Keeper:
         self._expected: set[str] = set()
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._asking = threading.Lock()
         self._calls = Calls(self._inbox.put)
         self._then = self._calls.then
         self._prefetcher = Prefetcher(settings.incarnation, tell, self._then)
+        self._aims = 0  # that were asked for
+        self._outdated: list[Callable[[], None]] = []  # who asked for an aim that another one came after
         self._uploads = UploadKeeper(checkpoint, settings.incarnation, tell, self._then, self._heed, metrics)
         self._disks: DiskKeeper | None = None
         if disk is not None or checkpoint.disk is not None:
@@ -131,10 +134,15 @@ class Keeper:
     def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
         """This is about to be restored: bring it to the nodes of those who will load it; None: nothing is, after all.
 
+        Asked for node by node as workers find their places: of what waits, the last counts.
+
         Args:
             then: called in the keeper's thread when all nodes that can be asked now know what they will get.
         """
-        self._inbox.put(lambda: self._aim(aim, then))
+        with self._asking:
+            self._aims += 1
+            number = self._aims
+            self._inbox.put(lambda: self._aim(number, aim, then))
 
     def restored(self, generation: int) -> None:
         """It is restored, and this generation goes on from it."""
@@ -285,8 +293,17 @@ class Keeper:
         for node in self._hands:
             self._ask_soon(node)
 
-    def _aim(self, aim: Aim | None, then: Callable[[], None]) -> None:
-        self._prefetcher.aim(aim, then)
+    def _aim(self, number: int, aim: Aim | None, then: Callable[[], None]) -> None:
+        self._outdated.append(then)
+        if number < self._aims:
+            return
+        waiting, self._outdated = self._outdated, []
+
+        def announced() -> None:
+            for one in waiting:
+                one()
+
+        self._prefetcher.aim(aim, announced)
         self._look_at_nodes()
         for node in self._hands:
             self._ask_soon(node)

@@ -106,6 +106,8 @@ class Prefetcher:
         if aim is None:
             self._formed = None
             self._release()
+            self._announced.append(then)
+            self._go()
             return
         if before is None or not aim.candidate.commit.same_state(before.candidate.commit):
             self._release()

@@ -102,9 +102,7 @@ class RayTiers(Tiers):
             case ev.RestoreFound():
                 self._heed_found(self._keeper, event, state)
             case ev.WorkerPlaced():
-                self._prefetch(self._keeper, state, self._homes)
-                if state.view is None:
-                    self._keeper.expect(event.node)
+                self._heed_placed(self._keeper, event, state)
             case ev.StepStable():
                 self._reported.reported(event.report.commit.step, event.report.metrics)
             case _:
@@ -133,6 +131,14 @@ class RayTiers(Tiers):
             self._keeper.homes(homes)
             hosts = len({member.host for member in view.members})
             self._keeper.watched(failures=view.failures, hosts=hosts, watched_s=view.watched_s)
+
+    def _heed_placed(self, keeper: Keeper, event: ev.WorkerPlaced, state: RunState) -> None:
+        """There may be thousands, and a node has many: most are no news."""
+        worker = state.workers.get(event.worker)
+        if worker is not None and worker.shard not in self._homes.get(event.node, ()):
+            self._prefetch(keeper, state, self._homes)
+        if state.view is None:
+            keeper.expect(event.node)
 
     def _heed_found(self, keeper: Keeper, event: ev.RestoreFound, state: RunState) -> None:
         is_stale = state.restore is not None and event.number not in (0, state.restore.number)

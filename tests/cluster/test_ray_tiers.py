@@ -37,6 +37,7 @@ class Keeper:
     def __init__(self, answers: bool = True) -> None:
         self.answers, self.aims, self.staged_, self.urged = answers, list[Aim | None](), list[Any](), list[str]()
         self.leases: list[tuple[int, bool]] = []
+        self.expected: set[str] = set()
         self.forks: tuple[Fork, ...] = ()
         self.going: dict[int, frozenset[tuple[str, int]]] = {}
         self.clean = threading.Event()
@@ -46,6 +47,9 @@ class Keeper:
         self.aims.append(aim)
         if self.answers:
             threading.Timer(LATE_S, then).start()
+
+    def expect(self, node: str) -> None:
+        self.expected.add(node)
 
     def staged(self, *what: Any) -> None:
         self.staged_.append(what)
@@ -105,6 +109,21 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     tiers.heed(told, state)
     assert keeper.aims[-1] is None, "nobody restores it after all"
     assert keeper.leases[3:] == [(7, True)]
+
+
+def test_who_is_placed_where_its_shard_is_expected_is_no_news(tmp_path: Path) -> None:
+    keeper = Keeper()
+    tiers, state, _ = tiers_of(tmp_path, keeper)
+    tiers._found = found = candidate_of(7, 1, "")
+    workers = dict(state.workers)
+    for worker, node, aims in (("w2", "n-w2", 1), ("w3", "n-w2", 1), ("w4", "n-w0", 1), ("w5", "n-w5", 2)):
+        workers[worker] = WorkerRecord(name=worker, node=node, standing=Standing.LOADING)
+        wish = Restoring(number=1, commit=found.commit)
+        now = RunState(**{**fields_of(state), "restore": wish, "workers": dict(workers)})
+        tiers.heed(ev.WorkerPlaced(worker=worker, node=node), now)
+        assert len(keeper.aims) == aims
+    assert keeper.aims[-1] is not None and set(keeper.aims[-1].homes) == {"n-w0", "n-w1", "n-w2", "n-w5"}
+    assert keeper.expected == {"n-w0", "n-w2", "n-w5"}
 
 
 def test_nobody_waits_for_a_node_out_of_reach_nor_for_anybody_once_the_newest_step_is_whole(tmp_path: Path) -> None:

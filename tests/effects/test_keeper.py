@@ -1,0 +1,78 @@
+"""Effect. The keeper of checkpoints where nodes have no say: which of many wishes it follows. No Ray."""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from elastic.actors import keeper as module
+from elastic.actors.keeper import Keeper
+from elastic.actors.prefetcher import Aim
+from elastic.checkpoint.catalog import Candidate
+from elastic.control.values import CommitId
+from elastic.settings import Checkpoint, RunSettings
+
+_DEADLINE_S = 60.0
+COMMIT = CommitId(1, 1, 0, 7, "")
+
+
+class Followed:
+    """Stands for the prefetcher: notes what is aimed at, and tells at once."""
+
+    homes: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.aims: list[Aim | None] = []
+
+    def aim(self, aim: Aim | None, then: Callable[[], None]) -> None:
+        self.aims.append(aim)
+        then()
+
+
+@pytest.fixture
+def followed() -> Followed:
+    return Followed()
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch, followed: Followed) -> Iterator[Keeper]:
+    crashes: list[Exception] = []
+    monkeypatch.setattr(module.ray, "nodes", lambda: list[dict[str, Any]]())
+    monkeypatch.setattr(module, "Prefetcher", lambda *_: followed)
+    settings = RunSettings(run="night", incarnation=1, checkpoint=Checkpoint())
+    made = Keeper(settings, lambda told: None, crashes.append, beat_s=3600)
+    yield made
+    made.close(keep=True)
+    assert crashes == []
+
+
+def aim_at(nodes: int) -> Aim:
+    candidate = Candidate(commit=COMMIT, shards=())
+    return Aim(candidate=candidate, width=1, homes={f"n{number}": {0} for number in range(nodes)})
+
+
+def test_of_wishes_that_wait_the_last_is_followed_and_all_who_wished_are_told(
+    keeper: Keeper, followed: Followed
+) -> None:
+    """A thousand nodes are placed one by one while the keeper looks at all of them for the first."""
+    is_busy, is_free, is_done = threading.Event(), threading.Event(), threading.Event()
+    told: list[int] = []
+
+    def hold(_: Any) -> None:
+        is_busy.set()
+        is_free.wait(_DEADLINE_S)
+
+    keeper.lease(COMMIT, 1, then=hold)
+    assert is_busy.wait(_DEADLINE_S)
+    wishes = [aim_at(nodes) for nodes in (1, 2, 3)]
+    for wish in wishes:
+        keeper.prefetch(wish, partial(told.append, len(wish.homes)))
+    keeper.lease(COMMIT, 1, is_over=True, then=lambda _: is_done.set())
+    is_free.set()
+    assert is_done.wait(_DEADLINE_S)
+    assert followed.aims == wishes[2:] and sorted(told) == [1, 2, 3]
+    is_done.clear()
+    keeper.prefetch(None, is_done.set)
+    assert is_done.wait(_DEADLINE_S) and followed.aims == [wishes[2], None]
