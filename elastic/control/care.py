@@ -97,6 +97,8 @@ class Care:
         stopped_s: when all last stopped at the end of a step, which stages it.
         awaited: orders that are not answered yet, and that no phase waits for.
         excused: workers on their way on nodes where one has ended before its first step: more such ends are no news.
+        had_enough: the minimum stood at its first step, or the run was paused, since the time of the start last began;
+            starts_again: how often it began anew for that.
         starts_from_s: no worker is started before; no_starts: why, empty if any may be.
     """
 
@@ -121,6 +123,8 @@ class Care:
     stopped_s: float = -inf
     awaited: tuple[Awaited, ...] = ()
     excused: frozenset[str] = frozenset()
+    had_enough: bool = False
+    starts_again: int = 0
     starts_from_s: float = -inf
     no_starts: str = ""
 

@@ -13,7 +13,7 @@ from elastic.control.leaving import expire_leaving
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
-from elastic.control.starts import count_start_failure
+from elastic.control.starts import count_start_failure, give_time_again
 from elastic.control.state import Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -45,6 +45,8 @@ def tick_starting(turn: Turn, event: ev.Tick) -> None:
     _expire_restore(turn)
     if turn.state.phase is Phase.STARTING:
         start_if_ready(turn)
+    if turn.state.phase is Phase.STARTING:
+        give_time_again(turn)
     if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
         if turn.tally.ready.whole >= turn.settings.scaling.bounds[0]:
             try_form(turn)

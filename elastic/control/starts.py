@@ -33,6 +33,21 @@ def count_start_failure(turn: Turn, name: str, evidence: str) -> None:
     turn.tend(starts_from_s=turn.now_s + wait_s, no_starts=f"{told}; others are started in {wait_s:.0f} s")
 
 
+def give_time_again(turn: Turn) -> None:
+    """Once a tick of a start. Where enough stood at their first step, or the run was paused, who is missing now has the
+    time of a start from now on.
+
+    As often as workers may end in a row: a checkpoint that ends whoever loads it is no reason to wait for ever.
+    """
+    care = turn.state.care
+    if turn.tally.ready.whole >= turn.settings.scaling.bounds[0] or care.hold is not None:
+        if not care.had_enough:
+            turn.tend(had_enough=True)
+    elif care.had_enough and care.starts_again < turn.settings.limits.start_tries:
+        turn.tend(had_enough=False, starts_again=care.starts_again + 1)
+        turn.enter(Phase.STARTING)
+
+
 def note_start(turn: Turn) -> None:
     """A worker stands at its first step: the row of failures is over."""
     turn.change(start_failures=0)

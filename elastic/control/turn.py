@@ -29,6 +29,7 @@ from elastic.settings import RunSettings
 _SPECIFIC = list(IncidentClass)
 _THERE = tuple(standing for standing in Standing if standing not in (*OVER, Standing.SUSPECT))
 _ANSWERS_TIMES = 8.0  # as long as the others a host may be silent whose kernel answers: its monitor is being replaced
+_ENDED = "what became of them is in the journal"
 _MAX_EVIDENCE, _MAX_SYMPTOMS = 16, 8  # an incident keeps its first signals, and stacks; the journal keeps all
 
 
@@ -460,6 +461,9 @@ class Turn:
         cause = f"the cluster could place {placed}: add nodes, or lower Scaling.num_dp_replicas"
         if placed >= least:
             cause = f"{ready} of {placed} came to their first step: raise it if imports and model building take longer"
+        if times := self.state.care.starts_again:
+            why = f"enough had been there before, or the run was paused, {times} times: {_ENDED}"
+            cause = f"{ready} came to their first step; {why}"
         self.fail(Ending.NOT_ENOUGH_SLOTS, needs + within + cause)
 
     def fail_below_minimum(self) -> None:

@@ -13,8 +13,9 @@ class Limits:
     """How long each wait may last, and how often something may be tried.
 
     Attributes:
-        start_timeout_s: from the start until the minimum of replicas stands at its first step. (s; default 120: an
-            autoscaler brings a node in one to two minutes)
+        start_timeout_s: from the start until the minimum of replicas stands at its first step; begins anew, up to
+            start_tries times, where it did and some are lost before the run begins, or after a pause. (s; default 120:
+            an autoscaler brings a node in one to two minutes)
         load_timeout_s: from a worker's start until it stands at its first step: imports, model building. (s;
             default 600: large models are built in minutes)
         grow_after_s: a joiner waits this long at the door while others load, so that those who come soon after join

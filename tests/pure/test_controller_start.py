@@ -166,6 +166,78 @@ def test_one_that_is_lost_while_a_checkpoint_is_loaded_is_replaced_after_the_sta
     assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"]
 
 
+def test_the_last_that_loads_a_checkpoint_is_replaced_after_the_start_timeout_too_but_not_for_ever():
+    """Its node may be lost; or the checkpoint ends whoever loads it."""
+    ws = BareController(1, checkpoint=Checkpoint(), start_timeout_s=60.0, start_tries=3)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(4)))
+    for worker in ("w0", "w1", "w2"):
+        ws.join(worker)
+        ws.tick(after_s=61.0)
+        ws.die(worker)
+        ws.tick(after_s=60.0)
+        assert ws.phase is Phase.STARTING, "the time of the start has begun anew"
+    ws.join("w3")
+    ws.tick(after_s=0.1)
+    ws.die("w3")
+    ws.tick(after_s=2.0)
+    assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
+    assert "Limits.start_timeout_s=60.0" in ws.state.outcome.message
+    assert "enough had been there before, or the run was paused, 3 times" in ws.state.outcome.message
+
+
+def test_one_that_loads_a_checkpoint_for_too_long_is_replaced_after_the_start_timeout_too():
+    ws = BareController(1, checkpoint=Checkpoint(), start_timeout_s=60.0, restore_timeout_s=100.0)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(4)))
+    ws.join("w0")
+    ws.tick(after_s=151.0)
+    assert ws.addressees(cmd.Fence) == {"w0"}
+    ws.die("w0")
+    ws.tick(after_s=50.0)
+    assert ws.phase is Phase.STARTING
+    ws.join("w1")
+    ws.feed(ev.Restored(worker="w1", commit=commit(4)))
+    assert ws.members == ["w1"]
+
+
+def test_losses_at_the_start_begin_its_time_anew_once_until_enough_are_there_again():
+    ws = BareController(2, checkpoint=Checkpoint(), start_timeout_s=60.0)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(4)))
+    ws.join("w0", "w1")
+    ws.tick(after_s=61.0)
+    ws.die("w1")
+    ws.tick(after_s=30.0)
+    ws.die("w0")
+    ws.tick(after_s=31.0)
+    assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
+
+
+def test_a_start_that_has_its_minimum_waits_for_others_no_longer_when_one_is_lost():
+    ws = BareController((1, 3), start_timeout_s=60.0)
+    ws.start()
+    ws.place("w2")
+    ws.join("w0", "w1")
+    ws.tick(after_s=59.0)
+    ws.die("w1")
+    ws.tick(after_s=1.5)
+    assert ws.members == ["w0"]
+
+
+def test_a_start_that_is_held_for_long_has_its_time_afterwards():
+    ws = BareController(2, start_timeout_s=60.0)
+    ws.start()
+    ws.join("w0")
+    ws.feed(ev.PauseAsked(for_s=100.0))
+    ws.tick(after_s=101.0)
+    assert ws.state.care.hold is None
+    ws.tick(after_s=59.0)
+    assert ws.phase is Phase.STARTING
+    ws.join("w1")
+    assert ws.phase is Phase.FORMING
+
+
 def test_a_worker_lost_before_the_start_is_replaced():
     ws = BareController(2)
     ws.start()
