@@ -97,10 +97,11 @@ class RayFleet:
     ) -> None:
         admission, wanted = self._monitors.admission, self._settings.scaling.label_selector
         labels = admission.labels(wanted, avoid, node)
-        places = () if node else self._staff.stand_ins.places(self._hands.by_node(are_well=True))
+        stand_ins = self._staff.stand_ins  # none when a run starts, which is when thousands are asked for
+        places = () if node or not stand_ins.has_any else stand_ins.places(self._hands.by_node(are_well=True))
         first = admission.labels_among(wanted, avoid, places, doubted)
         hand = Hand(self._slots.reserve(gang, labels, first), None, gang, shard, born=self._incarnation)
-        hand.is_manned = is_new = not self._staff.stand_ins.has_any
+        hand.is_manned = is_new = not stand_ins.has_any
         self._hands.add(worker, hand)
         if self._is_down.is_set():  # Ray took so long that the run has ended meanwhile
             self._release(worker)

@@ -34,10 +34,10 @@ def count_start_failure(turn: Turn, name: str, evidence: str) -> None:
 
 
 def give_time_again(turn: Turn) -> None:
-    """Once a tick of a start. Where enough stood at their first step, or the run was paused, who is missing now has the
-    time of a start from now on.
+    """Once a tick: the time of a start begins anew where enough stood at their first step, or the run was paused.
 
-    As often as workers may end in a row: a checkpoint that ends whoever loads it is no reason to wait for ever.
+    That is for who is missing now. As often as workers may end in a row: a checkpoint that ends whoever loads it is
+    no reason to wait for ever.
     """
     care = turn.state.care
     if turn.tally.ready.whole >= turn.settings.scaling.bounds[0] or care.hold is not None:

@@ -29,7 +29,6 @@ from elastic.settings import RunSettings
 _SPECIFIC = list(IncidentClass)
 _THERE = tuple(standing for standing in Standing if standing not in (*OVER, Standing.SUSPECT))
 _ANSWERS_TIMES = 8.0  # as long as the others a host may be silent whose kernel answers: its monitor is being replaced
-_ENDED = "what became of them is in the journal"
 _MAX_EVIDENCE, _MAX_SYMPTOMS = 16, 8  # an incident keeps its first signals, and stacks; the journal keeps all
 
 
@@ -462,8 +461,8 @@ class Turn:
         if placed >= least:
             cause = f"{ready} of {placed} came to their first step: raise it if imports and model building take longer"
         if times := self.state.care.starts_again:
-            why = f"enough had been there before, or the run was paused, {times} times: {_ENDED}"
-            cause = f"{ready} came to their first step; {why}"
+            before = f"{times} times before, enough had, or the run was paused"
+            cause = f"{ready} came to their first step; {before}: the journal tells what became of them"
         self.fail(Ending.NOT_ENOUGH_SLOTS, needs + within + cause)
 
     def fail_below_minimum(self) -> None:

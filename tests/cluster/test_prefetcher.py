@@ -219,8 +219,9 @@ def test_what_is_announced_and_not_wanted_after_all_goes(nodes: Nodes) -> None:
     nodes.up("a")
     nodes.aim({"a": {0}})
     nodes.answer()
-    nodes.prefetcher.aim(None)
-    assert nodes.actors["a"].expected() == [[7], []] and nodes.prefetcher.homes == frozenset()
+    told: list[str] = []
+    nodes.prefetcher.aim(None, lambda: told.append("nothing is to be known"))
+    assert told and nodes.actors["a"].expected() == [[7], []] and nodes.prefetcher.homes == frozenset()
     nodes.prefetcher.aim(None)
     assert nodes.actors["a"].expected() == [[7], []]
 
