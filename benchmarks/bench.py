@@ -33,6 +33,7 @@ STORM = "storm"
 _COMPARED = "elastic"  # who promises the same parameters as without faults, and is held to it
 _FEWEST_WORKERS = 2
 _START_S = 120.0  # of a run, cold, on a busy machine
+_USUAL_S = 10.0  # before a fault, in which steps are usual: at first a system may still have processes to start
 _CALM_AND_END_S = 60.0  # of a storm, before and after its faults
 _CLOSINGS = 3
 _LOOK_S = 0.25
@@ -76,17 +77,20 @@ class Bench:
 
     def close(self) -> None:
         """Remove the hosts; what cannot be removed is told, and ends nothing."""
-        hosts, self._hosts = self._hosts, None
-        for _ in range(_CLOSINGS if hosts is not None else 0):
+        for _ in range(_CLOSINGS if self._hosts is not None else 0):
             try:
-                return hosts.close() if hosts is not None else None
+                if self._hosts is not None:
+                    self._hosts.close()
+                self._hosts = None  # not before: who is told to end meanwhile closes them once more
             except Exception as error:
                 self.troubles.append(f"hosts were not removed: {_told(error)}")
+        self._hosts = None
 
     def repetition(self, turn: Turn) -> dict[str, Any]:
         """The row of one repetition; `discarded` says why it does not count, `note` what went wrong.
 
         A run in which nothing was struck does not count, whoever is to blame: it says nothing of what a fault costs.
+        Nor does one whose hosts failed, which is no system's doing.
         Nothing is raised: whatever goes wrong, a run has a row, its hosts are given up, and the next run is measured.
         """
         system, ground = SYSTEMS[turn.system], GROUNDS.get(turn.scenario, Ground())
@@ -110,7 +114,7 @@ class Bench:
         except Exception as error:
             is_clear = isinstance(error, LateError | RunEndedError)
             row |= {"timed_out": isinstance(error, LateError), "note": _told(error)}
-            if not _is_struck(stage, turn.scenario):
+            if isinstance(error, HostsError) or not _is_struck(stage, turn.scenario):
                 row["discarded"] = _told(error)
             if not is_clear:
                 self.troubles.append(f"{turn}: {_told(error)}")
@@ -142,7 +146,7 @@ class Bench:
             stage.allow_s(self.settings.deadline_s)
             self._wait_until_whole(stage, fault)
             stage.wait_s(1.0)
-        except ScenarioError:
+        except (ScenarioError, HostsError):
             raise
         except Exception as error:  # what was done is known, and what the run wrote until then is kept
             fault, late = fault or stage.struck, error  # what the strike told of itself, if it was over
@@ -150,7 +154,8 @@ class Bench:
                 raise
         before = stage.watch.log(fault.at_s)
         seen = ", ".join(filter(None, (fault.proof, fault.note)))
-        figures = {"step_s": step_time_s(before), "seen": seen, "remark": stage.system.why_small(scenario)}
+        usual_s = step_time_s(before, fault.at_s - (CLEAN_S if scenario == "clean" else _USUAL_S))
+        figures = {"step_s": usual_s, "seen": seen, "remark": stage.system.why_small(scenario)}
         if scenario == "clean" and late is None:
             figures["mean_step_s"] = mean_step_s(before, fault.at_s - CLEAN_S, fault.at_s)
         try:

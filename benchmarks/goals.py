@@ -85,7 +85,7 @@ class Bound:
 
     Attributes:
         value: of a row, None where it has none. least_runs: repetitions without which a result does not count.
-        length_s: of a storm, or of a load: shorter ones do not count.
+        length_s: of a storm, or of a load, as planned: shorter ones do not count.
     """
 
     title: str
@@ -281,7 +281,9 @@ def _tried(result: Result, bound: Bound) -> list[float | None]:
     """Of our rows of this scenario; None where a run never came to it."""
     rows = [row for row in result["rows"] if (row["scenario"], row["system"]) == (bound.scenario, OURS)]
     counted = [row for row in rows if row.get("settings", "default") == "default" and not row.get("discarded")]
-    counted = [row for row in counted if (row.get("storm_length_s") or row.get("lasted_s", 0.0)) >= bound.length_s]
+    planned_s = result.get("settings", {}).get("storm_s", 0.0)  # not what it came to: an alarm ends a load
+    if planned_s < bound.length_s:
+        return []
     return [bound.value(row) for row in counted if not row.get("unavailable")]
 
 

@@ -82,7 +82,8 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
         t_full_s: until `full_size` members had committed a new one together, from when there was room for them.
         steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
         longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end; where
-            it may show late, also until it has been watched for long enough, and None if nothing was committed then.
+            it may show late, also until it has been watched for long enough. None if nothing new was committed then:
+            that gap never ended.
         longest_gap_at_s: wall clock when it began.
         lasted_s: see `Fault`.
         hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one, and
@@ -106,7 +107,7 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     watched_s = fault.at_s + fault.watched_s
     gaps_until_s = max(full_s, watched_s) if full_s is not None else None
     went_on = [commit for attempt in new for commit in by_attempt[attempt] if commit.at_s > watched_s]
-    has_gap = bool(went_on) or not fault.watched_s
+    has_gap = bool(went_on) or not (fault.victims or fault.watched_s)
     gap_s, gap_at_s = _longest_gap(log, fault.at_s, gaps_until_s) if has_gap else (None, None)
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,

@@ -354,6 +354,6 @@ GROUNDS = {
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),
     "link": Ground(slots=(1, 1, 1, 1)),
-    "storm": Ground(),  # without a spare, since no other system keeps one
+    "storm": Ground(),  # nobody has a spare
     "straggler": Ground(micro_batch=1),
 }

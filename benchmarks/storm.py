@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from benchmarks import scenarios
+from benchmarks.remains import HostsError
 from benchmarks.rows import Fault, first_commits, recovery, slowest_resumption_s, where_time_went, whole_run
 from benchmarks.scenarios import GROUNDS
 from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage
@@ -125,6 +126,8 @@ def play(stage: Stage, plan: list[Strike], storm_s: float) -> dict[str, Any]:
         strike_often(stage, plan, storm_s, storm)
         code = stage.finish()
         note = f"the run ended with code {code}" if code else ""
+    except HostsError:  # no system's doing
+        raise
     except Exception as error:  # whatever it was: the step log is there
         if stage.struck is None:
             raise

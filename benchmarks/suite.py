@@ -3,8 +3,7 @@
     sudo python -m benchmarks.suite --out runs/bench              # under an hour; --plan quick, --plan full
 
 One process plays all parts on hosts that they share. What goes wrong with a run is told in its row, and ends nothing
-else; no run begins after `--minutes`, and those that had no turn are told as such. Its files have the names of those in
-`benchmarks/results` whose place they take.
+else; no run begins after `--minutes`, and those that had no turn are told as such.
 """
 
 import argparse

@@ -73,9 +73,9 @@ class System:
 
 _PACKAGES = {"torchft", "nvidia_resiliency_ext"}
 _EVERYBODYS = {"clean"}
-_NO_SPARES = "keeps no worker ready"
+_NO_SPARES = "is run without processes that stand ready"
 _NO_JOINER = "a joiner restarts all the others: there is no donor"
-_FIXED_SIZE = "admits nobody after its start"
+_FIXED_SIZE = "admits nobody after its start, and is run without reserve ranks"
 _NO_DRIVER = "what starts its processes is the benchmark's own"
 _SLOW = "does nothing about slow workers"
 _RESTARTS = {"swap": _NO_SPARES, "donor": _NO_JOINER, "straggler": _SLOW}
@@ -101,7 +101,7 @@ SYSTEMS = {
         has_spares=True,
         tuned=RAY_TUNED,
     ),
-    # Steps are counted from the checkpoint; a peer's is taken every 10 steps, or, tuned, as often as it can be had.
+    # A peer's checkpoint is taken every 10 steps, or, tuned, every step where that is what all start from again.
     "torchft": System(
         module="benchmarks.peers.torchft_job",
         environment="torchft",
@@ -121,7 +121,8 @@ SYSTEMS = {
             "heartbeat_timeout_ms": 1000,
             "quorum_retries": 60,  # or a lighthouse that is away ends its replicas
             "join_timeout_ms": 1000,
-            "checkpoint_steps": 1,
+            # checkpoint_steps stays: those who are left have the state, so files of all groups make each step longer,
+            # and are read after the loss of everyone alone
         },
         shorter={"collective_timeout_s": 0.5, "heartbeat_timeout_ms": 500, "join_timeout_ms": 500},
     ),
@@ -133,16 +134,16 @@ SYSTEMS = {
         default={"collective_timeout_s": 1800.0, "resize_s": 60.0, "checkpoint_steps": 10},
         tuned=RAY_TUNED
         | {
-            "collective_timeout_s": 5.0,
+            "collective_timeout_s": 2.0,
             "resize_s": 1.0,
             # checkpoint_steps stays: a report waits until the controller has taken the last one (a queue of one), and
             # every 5 steps makes steps longer by more than is saved where fewer are done again
             "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
-            "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "5",
+            "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "2",
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
             "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "1",
         },
-        shorter={"collective_timeout_s": 2.0, "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "2"},
+        shorter={"collective_timeout_s": 1.0, "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "1"},
     ),
     "torchrun": System(
         module="benchmarks.peers.torchrun_job",
@@ -185,19 +186,19 @@ SYSTEMS = {
             "checkpoint_steps": 10,
         },
         tuned={
-            "soft_timeout_s": 5.0,
-            "hard_timeout_s": 8.0,
-            "heartbeat_timeout_s": 5.0,
-            "interval_s": 0.25,
-            "last_call_wait_s": 0.25,
-            "collective_timeout_s": 5.0,
-            "checkpoint_steps": 1,
-        },
-        shorter={
             "soft_timeout_s": 2.0,
             "hard_timeout_s": 4.0,
             "heartbeat_timeout_s": 2.0,
+            "interval_s": 0.25,
+            "last_call_wait_s": 0.25,
             "collective_timeout_s": 2.0,
+            "checkpoint_steps": 1,
+        },
+        shorter={
+            "soft_timeout_s": 1.0,
+            "hard_timeout_s": 2.0,
+            "heartbeat_timeout_s": 1.0,
+            "collective_timeout_s": 1.0,
         },
     ),
     # What the others' steps are compared with.

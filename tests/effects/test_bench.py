@@ -83,6 +83,22 @@ def test_hosts_that_cannot_be_removed_end_nothing(failures: int, tmp_path: Path)
     assert made.troubles and made._hosts is None
 
 
+def test_hosts_are_removed_by_who_is_told_to_end_while_removing_them(tmp_path: Path) -> None:
+    class Interrupted(Hosts):
+        def close(self) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise SystemExit(130)
+            super().close()
+
+    hosts, made = Interrupted(failures=1), Bench(Settings(), tmp_path)
+    made._hosts = hosts  # type: ignore[assignment]
+    with pytest.raises(SystemExit):
+        made.close()
+    made.close()
+    assert hosts.closed == 1 and made._hosts is None
+
+
 def test_a_lost_host_that_cannot_be_removed_takes_the_others_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,21 @@ def test_a_bench_that_fails_before_the_strike_is_no_failure_of_the_system(
     assert row["discarded"] == "ip link set: no such device"
 
 
+def test_hosts_that_fail_after_the_strike_are_no_failure_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(stage: Any) -> Fault:
+        strike(stage)
+        raise HostsError("a raylet did not start")
+
+    monkeypatch.setitem(STRIKES, "kill", fails)
+    hosts = Hosts()
+    made = on(hosts, tmp_path, Played(), monkeypatch)
+    assert made.repetition(TURN)["discarded"] == "a raylet did not start"
+    assert hosts.closed == 1 and len(made.troubles) == 1
+    assert storm_of(Played(), fails, tmp_path, monkeypatch)["discarded"] == "a raylet did not start"
+
+
 def test_a_joiner_that_was_to_be_killed_and_never_came_was_not_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,13 @@ def test_attempts_that_nobody_commits_count_as_lost_once_they_are_old() -> None:
     assert [lost_before(script.log, step) for step in (2, 3)] == [0, 1]
 
 
+def test_a_gap_that_never_ended_has_no_length() -> None:
+    script = Script().steps(2, "abcd").consume("abcd").wait(0.5)  # the fault is at 2.5
+    script.wait(0.25).commit("abc")  # was in flight
+    assert recovery(script.log, fault(2.5, victims="d"))["longest_gap_s"] is None
+    assert recovery(script.steps(1, "abc", generation=2).log, fault(2.5, victims="d"))["longest_gap_s"] == 1.0
+
+
 def test_the_last_member_to_commit_counts() -> None:
     script = Script().steps(2, "abcd").wait(0.25)
     script.consume("abc", generation=2).wait(1.0).commit("ab", generation=2).wait(2.0)

@@ -332,6 +332,17 @@ def test_where_our_time_goes_is_told_of_those_who_have_a_journal() -> None:
     assert recovery_tables.phases([run("torchft"), run("elastic", phases_s={})], "default") is None
 
 
+def test_who_never_went_on_has_no_longest_gap() -> None:
+    """Older results have the longest that did end, which makes the worst the best."""
+    rows = [run("elastic", t_resume_s=0.2, longest_gap_s=0.3), run("peer", longest_gap_s=0.1)]
+    rows += [run("peer", scenario="coordinator", longest_gap_s=0.1)]
+    table = recovery_tables.matrix(rows, "longest_gap_s", "gaps", "default")
+    assert table is not None
+    found = cells(table)
+    assert found["`kill`"] == {"runs each": "1", "elastic": "**0.3**", "peer": "none of 1"}
+    assert found["`coordinator`"]["peer"] == "**0.1**"
+
+
 def test_false_alarms_are_told_by_system_and_settings_with_what_was_set() -> None:
     def busy(settings: str, timeout_s: float, lost: int) -> Row:
         knobs = {"collective_timeout_s": timeout_s, "checkpoint_steps": 1}
@@ -459,13 +470,19 @@ def test_the_newest_result_with_enough_runs_counts_alone() -> None:
 
 def test_a_storm_alone_counts_once_and_only_if_it_is_long() -> None:
     def storm(length_s: float) -> dict[str, Any]:
-        return result(run("elastic", 0, "storm", share=0.9, storm_length_s=length_s))
+        return result(run("elastic", 0, "storm", share=0.9), settings={"storm_s": length_s})
 
     table = goals.alone([storm(600.0)])
     assert table is not None
     ((_, share, runs, asked, _),) = table.rows
     assert (share, runs, asked) == ("0.9", "1", ">= 0.92 (missed)") and "imports torch" in table.notes[0]
     assert goals.alone([storm(120.0)]) is None
+
+
+def test_an_alarm_that_ended_a_load_is_counted() -> None:
+    alarmed = result(run("elastic", 0, "busy", attempts_lost=1, lasted_s=236.0), settings={"storm_s": 600.0})
+    table = goals.alone([alarmed])
+    assert table is not None and table.rows[0][1:4] == ("1", "1", "<= 0 (missed)")
 
 
 def test_goals_of_several_commits_say_which_is_of_which() -> None:
