@@ -186,19 +186,19 @@ SYSTEMS = {
             "checkpoint_steps": 10,
         },
         tuned={
-            "soft_timeout_s": 2.0,
-            "hard_timeout_s": 4.0,
-            "heartbeat_timeout_s": 2.0,
-            "interval_s": 0.25,
-            "last_call_wait_s": 0.25,
-            "collective_timeout_s": 2.0,
-            "checkpoint_steps": 1,
-        },
-        shorter={
             "soft_timeout_s": 1.0,
             "hard_timeout_s": 2.0,
             "heartbeat_timeout_s": 1.0,
+            "interval_s": 0.25,
+            "last_call_wait_s": 0.25,
             "collective_timeout_s": 1.0,
+            "checkpoint_steps": 1,
+        },
+        shorter={
+            "soft_timeout_s": 0.5,
+            "hard_timeout_s": 1.0,
+            "heartbeat_timeout_s": 0.5,
+            "collective_timeout_s": 0.5,
         },
     ),
     # What the others' steps are compared with.

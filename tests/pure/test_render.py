@@ -335,12 +335,12 @@ def test_where_our_time_goes_is_told_of_those_who_have_a_journal() -> None:
 def test_who_never_went_on_has_no_longest_gap() -> None:
     """Older results have the longest that did end, which makes the worst the best."""
     rows = [run("elastic", t_resume_s=0.2, longest_gap_s=0.3), run("peer", longest_gap_s=0.1)]
-    rows += [run("peer", scenario="coordinator", longest_gap_s=0.1)]
+    rows += [run("other", t_resume_s=0.4, longest_gap_s=0.5), run("peer", scenario="coordinator", longest_gap_s=0.1)]
     table = recovery_tables.matrix(rows, "longest_gap_s", "gaps", "default")
     assert table is not None
     found = cells(table)
-    assert found["`kill`"] == {"runs each": "1", "elastic": "**0.3**", "peer": "none of 1"}
-    assert found["`coordinator`"]["peer"] == "**0.1**"
+    assert found["`kill`"] == {"runs each": "1", "elastic": "**0.3**", "peer": "none of 1", "other": "0.5"}
+    assert found["`coordinator`"]["peer"] == "0.1"
 
 
 def test_false_alarms_are_told_by_system_and_settings_with_what_was_set() -> None:
