@@ -125,19 +125,19 @@ class HostMonitors:
 
     def _end(self, node: str) -> None:
         """A monitor that says nothing any more; whoever has called it hears that it is gone."""
-        if node in self._monitors:
+        if (monitor := self._monitors.get(node)) is not None:
             log.warning("the host monitor of node %s has said nothing for %.0f s, and is ended", node[:12], _HUNG_S)
-            ray.kill(self._monitors[node])
+            ray.kill(monitor)
 
     def watch(self, node: str, worker: str, pid: int, page: Path) -> None:
         self._watched[worker] = node
-        if node in self._monitors:
-            self._then(self._monitors[node].watch.remote(worker, pid, page), _ignore, _ignore)
+        if (monitor := self._monitors.get(node)) is not None:
+            self._then(monitor.watch.remote(worker, pid, page), _ignore, _ignore)
 
     def forget(self, node: str, worker: str) -> None:
         self._watched.pop(worker, None)
-        if node in self._monitors:
-            self._then(self._monitors[node].forget.remote(worker), _ignore, _ignore)
+        if (monitor := self._monitors.get(node)) is not None:
+            self._then(monitor.forget.remote(worker), _ignore, _ignore)
 
     def look(self) -> None:
         """Have those that no relay hears look at their workers now, and tell what they see."""
@@ -152,9 +152,9 @@ class HostMonitors:
             stack, why_not = text_of(node, answer)
             self._emit(ev.StackDumped(worker=worker, stack=stack or why_not))
 
-        if node in self._monitors:
+        if (monitor := self._monitors.get(node)) is not None:
             self._inspected.add(worker)
-            asked = self._monitors[node].inspect.options(concurrency_group="stacks").remote(worker)
+            asked = monitor.inspect.options(concurrency_group="stacks").remote(worker)
             self._then(asked, tell, lambda _: self._inspected.discard(worker))
 
     def fence(self, node: str, worker: str, done: Callable[[str], None]) -> None:
@@ -166,9 +166,9 @@ class HostMonitors:
                 self._refusals.say(node, "proof", why_not)
             done(proof)
 
-        if node in self._monitors:
+        if (monitor := self._monitors.get(node)) is not None:
             stack_s = _STACK_S if worker in self._inspected else 0.0
-            self._then(self._monitors[node].fence.remote(worker, stack_s), fenced, lambda _: done(""))
+            self._then(monitor.fence.remote(worker, stack_s), fenced, lambda _: done(""))
         else:
             done("")
 
@@ -179,8 +179,8 @@ class HostMonitors:
             error, why_not = text_of(node, answer)
             self._emit(ev.GpuReset(node=node, gpus=gpus, error=error or why_not))
 
-        if node in self._monitors:
-            reset = self._monitors[node].reset_gpus.options(concurrency_group="slow")
+        if (monitor := self._monitors.get(node)) is not None:
+            reset = monitor.reset_gpus.options(concurrency_group="slow")
             self._then(reset.remote(gpus, timeout_s), tell, lambda error: tell(f"its host monitor is gone: {error}"))
         else:
             tell("the node has no host monitor")
@@ -196,8 +196,8 @@ class HostMonitors:
                 self._emit(ev.FaultRefused(fault=fault, reason=reason))
 
         asked_s = time.time()
-        if node in self._monitors:
-            self._then(self._monitors[node].inject.remote(fault, worker, node, scene), _ignore, lost)
+        if (monitor := self._monitors.get(node)) is not None:
+            self._then(monitor.inject.remote(fault, worker, node, scene), _ignore, lost)
         else:
             self._emit(ev.FaultRefused(fault=fault, reason=f"node {node[:12]} has no host monitor now"))
 

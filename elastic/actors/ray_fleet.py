@@ -112,6 +112,7 @@ class RayFleet:
     def adopt(self, left: Heirloom) -> None:
         """Go on with workers that heed this driver from now on; of members that did not answer, look for a proof."""
         view = newest_view(left.found)
+        self._staff.stand_ins.hold()
         self._slots.adopt(left.groups)
         for member in view.members if view is not None else ():
             gang = left.silent.get(member.worker, _NO_GANG)
@@ -152,7 +153,7 @@ class RayFleet:
         self._order(worker, "freeze", generation, then=answered)
 
     def form(self, worker: str, view: View) -> None:
-        if view.behind and not view.bootstrap:
+        if not view.bootstrap:
             self._staff.stand_ins.hold()
         self._order(worker, "form", view)
 
@@ -273,6 +274,7 @@ class RayFleet:
 
     def _emit(self, event: ev.Event) -> None:
         if isinstance(event, ev.WorkerParked):
+            self._staff.stand_ins.hold()  # it is no longer on its way, and about to join
             self._hands[event.worker].address = (event.host, event.port)
             if self._monitors.admission.must_wait(self._node(event.worker), event):
                 return
@@ -402,7 +404,9 @@ class RayFleet:
     def _look_for(self, worker: str, hand: Hand) -> None:
         """Tell where its slot is, if that is known, and news."""
         node = "" if hand.group is None else place_of(hand.group, self._slots.bundle_of(hand.shard))
-        hand.group = self._slots.settle(hand.gang, is_placed=bool(node)) or hand.group
+        before, hand.group = hand.group, self._slots.settle(hand.gang, is_placed=bool(node)) or hand.group
+        if node is None and hand.group == before:  # an orphan took this driver for dead, and nobody waits with it
+            self._lost(worker, ElasticError("its slots were given up before they were placed"))
         if node and node != hand.node:
             hand.node = node
             self._monitors.need(node)

@@ -4,6 +4,7 @@ A group has a bundle for each node of the replica, with room for all workers the
 It may be asked for on a few nodes first. Ray prefers no nodes: a group that it cannot place there is asked for again.
 """
 
+import contextlib
 import logging
 import math
 import queue
@@ -106,8 +107,15 @@ class Slots:
 
     def remove_released(self) -> None:
         """May take milliseconds."""
-        while not self._released.empty():
-            remove_placement_group(self._released.get())
+        with contextlib.suppress(queue.Empty):
+            while True:
+                group = self._released.get_nowait()
+                try:
+                    remove_placement_group(group)
+                except RayError as error:  # Ray's head may be away: the next time, then
+                    log.debug("a replica's slots can not be freed: %s", error)
+                    self._released.put(group)
+                    return
 
 
 def gang_of(name: str, run: str) -> tuple[int, int] | None:
@@ -128,13 +136,15 @@ def asked_in(name: str) -> int:
     return int(match[1])
 
 
-def place_of(group: PlacementGroup, bundle: int) -> str:
-    """The node on which a slot was found; empty if none was, or Ray can not say."""
+def place_of(group: PlacementGroup, bundle: int) -> str | None:
+    """The node on which a slot was found; empty if none was, or Ray can not say; None: it waits for none any more."""
     try:
         table = placement_group_table(group)
     except RayError as error:
         log.debug("a placement is unknown: %s", error)
         return ""
+    if table.get("state") == "REMOVED":
+        return None
     return table.get("bundles_to_node_id", {}).get(bundle, "") if table.get("state") == "CREATED" else ""
 
 

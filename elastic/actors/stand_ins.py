@@ -122,9 +122,8 @@ class StandIns:
             return ready_places(ready, workers, self._room, self._settings.scaling)
 
     def hold(self) -> None:
-        """Start none for a while: somebody joins."""
-        with self._lock:
-            self._calm_until_s = self._clock() + _CALM_S
+        """Start none for a while: somebody joins. Takes no lock: who holds it may be waiting for Ray."""
+        self._calm_until_s = self._clock() + _CALM_S
 
     @property
     def has_any(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
-from ray.util import list_named_actors
+from ray.util import get_current_placement_group, list_named_actors, remove_placement_group
 
 from elastic.actors.priority import catch_up, come_forward, hang_back, take_usual_priority
 from elastic.train.sigterm import heed_sigterm
@@ -31,6 +31,8 @@ _HURRY_S = 60.0  # in which a new process would have done it, too
 _BEGIN_S = 60.0
 _ANSWER_S = 10.0
 _WATCH_S = 1.0
+_LOOK_S = 60.0
+_AT_ONCE = ("introduce",)  # asked by a new driver, who has no use for one that has yet to begin
 _STAND_IN = "standin"
 _HOLDER = "slot-"
 _NAME = re.compile(rf"elastic-.+@(\d+)-(w\d+|{_STAND_IN}\d+|{_HOLDER}w\d+)")
@@ -43,11 +45,18 @@ class WorkerActor:
         stands_by_s: it is a stand-in, and ends when nobody has asked for it for so long; 0: it is begun at once.
         train_fn: pickled; what it imports, a stand-in has imported, too.
         has_no_gpu_yet: it is to see none of its node's GPUs before it has a slot.
+        waits_s: it is in a slot, and looks whether that is still anybody's when it was not begun for so long. (s)
     """
 
-    def __init__(self, stands_by_s: float = 0.0, train_fn: bytes = b"", has_no_gpu_yet: bool = False) -> None:
+    def __init__(
+        self,
+        stands_by_s: float = 0.0,
+        train_fn: bytes = b"",
+        has_no_gpu_yet: bool = False,
+        waits_s: float = _IMPORT_S,
+    ) -> None:
         self._worker, self._host = "", cast(Any, None)
-        self._has_begun = threading.Event()
+        self._is_called, self._has_begun = threading.Event(), threading.Event()
         self._importing: threading.Thread | None = None
         self._hangs_back = threading.Event()
         self._asked_s = time.monotonic()
@@ -66,6 +75,8 @@ class WorkerActor:
             watch.start()
         else:
             take_usual_priority()  # before `begin`, whose arguments Ray unpickles: that imports what train_fn does
+            watch = threading.Thread(target=self._watch_slot, args=(waits_s,), name="elastic-waiting", daemon=True)
+            watch.start()
 
     def stand_by(self) -> int:
         """The pid, once it could begin at once; asked again now and then, it goes on standing by.
@@ -116,6 +127,7 @@ class WorkerActor:
         from elastic.actors.worker import RayWorkerHost
         from elastic.train.rehearsal import check_sight
 
+        self._is_called.set()
         take_usual_priority()
         os.environ.update(surroundings)
         check_sight(surroundings.get("CUDA_VISIBLE_DEVICES", ""))
@@ -134,7 +146,7 @@ class WorkerActor:
         Raises:
             RuntimeError: it is none.
         """
-        if not self._has_begun.wait(_BEGIN_S):
+        if not self._has_begun.wait(0.0 if method in _AT_ONCE else _BEGIN_S):
             raise RuntimeError(f"{method} was asked of a process that is no worker")
         return getattr(self._host, method)(*arguments)
 
@@ -155,6 +167,26 @@ class WorkerActor:
             if time.monotonic() - self._asked_s > within_s:
                 os._exit(0)
             self._has_begun.wait(_WATCH_S)
+
+    def _watch_slot(self, waits_s: float) -> None:
+        """Its driver died before it had begun it, and no other one goes on with who is nobody: it gives up its slot.
+
+        Not while somebody of the run is at work, who has a driver, or waits for one. So whoever holds a slot for a
+        stand-in, and is never begun, stays as long as that one works.
+        """
+        while not self._is_called.wait(waits_s):
+            waits_s = min(waits_s, _LOOK_S)
+            try:
+                if _is_anybody_at_work(ray.get_runtime_context().get_actor_name() or ""):
+                    continue
+                group = get_current_placement_group()
+                if group is None:
+                    return
+                remove_placement_group(group)
+            except Exception as error:  # Ray's head may be away: it looks again
+                log.warning("whether a slot is anybody's is not known: %s", type(error).__name__)
+            else:
+                os._exit(0)
 
     def _import(self, train_fn: bytes) -> None:
         try:
@@ -184,12 +216,13 @@ def start_worker_actor(
     namespace: str,
     strategy: Any,
     resources: Mapping[str, float],
-    as_stand_in: tuple[float, bytes, bool] | tuple[()] = (),
+    as_stand_in: tuple[float, bytes, bool] = (0.0, b"", False),
+    waits_s: float = _IMPORT_S,
 ) -> Any:
     """A handle to a new, detached actor; it waits for its slot by itself.
 
     Args:
-        resources: of Ray, by name. as_stand_in: see `WorkerActor`.
+        resources: of Ray, by name. as_stand_in, waits_s: see `WorkerActor`.
     """
     options: dict[str, Any] = {"concurrency_groups": _GROUPS, "max_restarts": 0}
     others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU", "memory")}
@@ -205,7 +238,7 @@ def start_worker_actor(
             resources=others,
             scheduling_strategy=strategy,
         )
-        .remote(*as_stand_in)
+        .remote(*as_stand_in, waits_s)
     )
 
 
@@ -250,6 +283,18 @@ def worker_names(namespace: str) -> dict[str, str]:
     asked = {name: _ask_for_whom(name, namespace) for name, role in roles.items() if role.startswith(_STAND_IN)}
     workers = {name: role for name, role in roles.items() if not role.startswith((_STAND_IN, _HOLDER))}
     return workers | _answers({name: call for name, call in asked.items() if call is not None})
+
+
+def _is_anybody_at_work(mate: str) -> bool:
+    """Whether an actor of the run of this one has become a worker; mostly the first that is asked has.
+
+    Raises:
+        StopIteration: Ray has no actor of that name.
+    """
+    namespace = next(one["namespace"] for one in list_named_actors(all_namespaces=True) if one["name"] == mate)
+    names = (name for name, role in _roles(namespace).items() if not role.startswith(_HOLDER))
+    asked = ((name, _ask_for_whom(name, namespace)) for name in names)
+    return any(_answers({name: call}).get(name) for name, call in asked if call is not None)
 
 
 def holders(namespace: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ray.exceptions import RaySystemError
@@ -12,6 +12,8 @@ from ray.exceptions import RaySystemError
 from elastic.actors import draining, slots
 from elastic.actors.answers import Answers
 from elastic.actors.draining import Drains
+from elastic.actors.hands import Hand
+from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.slots import Slots
 from elastic.control import events as ev
 from elastic.settings import Scaling
@@ -144,6 +146,55 @@ def test_while_ray_does_not_answer_a_replica_waits_where_it_is(
     assert mine.settle(0, is_placed=False) is first
     monkeypatch.setattr(slots, "remove_placement_group", fake.removed.append)
     assert mine.settle(0, is_placed=False) is not first and fake.removed == [first]
+
+
+def test_slots_that_ray_can_not_free_now_are_freed_later(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Slots(Scaling(), "r-")
+    mine.release(0, mine.reserve(0, {}))
+
+    def away(group: Any) -> None:
+        raise RaySystemError("no answer")
+
+    monkeypatch.setattr(slots, "remove_placement_group", away)
+    mine.remove_released()
+    monkeypatch.setattr(slots, "remove_placement_group", fake.removed.append)
+    mine.remove_released()
+    mine.remove_released()
+    assert len(fake.removed) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "place"), [("PENDING", ""), ("CREATED", "n"), ("RESCHEDULING", ""), ("REMOVED", None)]
+)
+def test_a_place_is_known_once_there_is_one_and_so_is_that_there_will_be_none(
+    state: str, place: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "placement_group_table", lambda group: {"state": state, "bundles_to_node_id": {0: "n"}})
+    assert slots.place_of(cast(Any, "group"), 0) == place
+
+
+def test_who_waits_for_slots_that_were_given_up_is_lost(
+    fake: FakeRay, now_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not who has other ones by now, since nothing was found for the first."""
+    mine, lost = Slots(Scaling(), "r-"), list[str]()
+    group = mine.reserve(0, {}, ON_A)
+    fleet = cast(RayFleet, SimpleNamespace(_slots=mine, _lost=lambda worker, error: lost.append(worker)))
+    mates = {"w0": Hand(group, None), "w1": Hand(group, None)}
+
+    def look(is_removed: bool) -> list[str]:
+        gone = {id(one) for one in fake.removed} | ({id(mates["w0"].group)} if is_removed else set[int]())
+        state = {True: {"state": "REMOVED"}, False: {"state": "PENDING"}}
+        monkeypatch.setattr(slots, "placement_group_table", lambda group: state[id(group) in gone])
+        for worker, hand in mates.items():
+            RayFleet._look_for(fleet, worker, hand)
+        return lost
+
+    assert look(is_removed=False) == []
+    now_s[0] += 2
+    assert look(is_removed=False) == look(is_removed=False) == [] and fake.removed == [group]
+    assert mates["w0"].group is mates["w1"].group is not group
+    assert look(is_removed=True) == ["w0", "w1"]
 
 
 def call() -> tuple[Any, Future[Any]]:

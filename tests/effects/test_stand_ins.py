@@ -357,7 +357,7 @@ def test_a_notice_ends_one_that_is_nobody() -> None:
 def test_one_that_is_to_have_gpus_sees_none_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_actor, "heed_sigterm", lambda notice: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    WorkerActor(0.0, b"", True)
+    WorkerActor(0.0, b"", True)._is_called.set()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -366,9 +366,13 @@ def test_a_method_is_not_waited_for_for_ever_by_who_asks_a_process_that_is_no_wo
 ) -> None:
     monkeypatch.setattr(worker_actor, "heed_sigterm", lambda notice: None)
     monkeypatch.setattr(worker_actor, "_BEGIN_S", 0.05)
-    began_s = time.monotonic()
+    actor, began_s = WorkerActor(), time.monotonic()
+    actor._is_called.set()  # ends its watch
+    with pytest.raises(RuntimeError, match="freeze was asked of a process that is no worker"):
+        actor.do("freeze")
+    monkeypatch.setattr(worker_actor, "_BEGIN_S", 600.0)
     with pytest.raises(RuntimeError, match="introduce was asked of a process that is no worker"):
-        WorkerActor().do("introduce")
+        actor.do("introduce")
     assert time.monotonic() - began_s < 30
 
 
