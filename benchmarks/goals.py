@@ -10,6 +10,7 @@ from benchmarks.systems import TUNED
 from benchmarks.tables import Result, Table, number, spread
 
 OURS = "elastic"
+_LONG_S = 600.0  # storms and loads that ours is held to
 Row = Mapping[str, Any]
 
 
@@ -110,6 +111,12 @@ def _gap_in_steps(row: Row) -> float | None:
     return gap_s / step_s if gap_s is not None and step_s else None
 
 
+def _alarms(row: Row) -> float | None:
+    """None where the load ended before its time for another reason."""
+    lost = row.get("attempts_lost")
+    return lost if lost or row.get("lasted_s", 0.0) >= _LONG_S else None
+
+
 def _pause_in_copies(row: Row) -> float | None:
     """Of the state over the link, beyond 0.2 s; the gap has a step in it."""
     gap_s, copy_s = row.get("longest_gap_s"), row.get("copy_s")
@@ -152,15 +159,15 @@ BOUNDS = (
         why_missed="after each loss a process starts and imports torch and Ray, on cores that the steps want: slower "
         "steps in the table of the storm's time; how long that takes depends on the machine",
         least_runs=1,
-        length_s=600.0,
+        length_s=_LONG_S,
     ),
     Bound(
         title="ten minutes with both cores wanted by others: attempts lost to false alarms",
         scenario="busy",
-        value=_of("attempts_lost"),
+        value=_alarms,
         bound=0.0,
         least_runs=1,
-        length_s=600.0,
+        length_s=_LONG_S,
     ),
 )
 

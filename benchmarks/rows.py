@@ -107,8 +107,7 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     watched_s = fault.at_s + fault.watched_s
     gaps_until_s = max(full_s, watched_s) if full_s is not None else None
     went_on = [commit for attempt in new for commit in by_attempt[attempt] if commit.at_s > watched_s]
-    has_gap = bool(went_on) or not (fault.victims or fault.watched_s)
-    gap_s, gap_at_s = _longest_gap(log, fault.at_s, gaps_until_s) if has_gap else (None, None)
+    gap_s, gap_at_s = _longest_gap(log, fault.at_s, gaps_until_s) if went_on else (None, None)
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
         "t_resume_s": _last_s(by_attempt[new[0]], fault.victims) - fault.at_s if new else None,

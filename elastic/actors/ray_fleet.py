@@ -257,12 +257,20 @@ class RayFleet:
             memory.remove(Path(arenas[0]), arenas[1])
         for worker, _ in left:
             self._release(worker)
-        self._slots.remove_released()
+        self._give_slots_back()
         self._monitors.kill()
         deadline_s = time.monotonic() + _END_S
         for group in self._hands.groups():
             while time.monotonic() < deadline_s and is_reserved(group):
                 time.sleep(_KEEP_S)
+
+    def _give_slots_back(self) -> None:
+        deadline_s = time.monotonic() + _END_S
+        while not self._slots.remove_released():
+            if time.monotonic() > deadline_s:
+                log.warning("slots of the run were not given back: Ray's head has not answered for %.0f s", _END_S)
+                return
+            time.sleep(_KEEP_S)
 
     # --- calls and their answers ---
 
@@ -405,7 +413,9 @@ class RayFleet:
         """Tell where its slot is, if that is known, and news."""
         node = "" if hand.group is None else place_of(hand.group, self._slots.bundle_of(hand.shard))
         before, hand.group = hand.group, self._slots.settle(hand.gang, is_placed=bool(node)) or hand.group
-        if node is None and hand.group == before:  # an orphan took this driver for dead, and nobody waits with it
+        if node is None and hand.group is not None and hand.group == before:  # an orphan took this driver for dead
+            self._slots.forget(hand.gang, hand.group)
+            hand.group = None
             self._lost(worker, ElasticError("its slots were given up before they were placed"))
         if node and node != hand.node:
             hand.node = node

@@ -105,17 +105,25 @@ class Slots:
         if group is not None:
             self._released.put(group)
 
-    def remove_released(self) -> None:
-        """May take milliseconds."""
+    def forget(self, gang: int, group: PlacementGroup) -> None:
+        """Somebody else has removed this group of a gang: who is reserved for next asks for another one."""
+        with self._lock:
+            if self._groups.get(gang) == group:
+                del self._groups[gang]
+                self._tried.pop(gang, None)
+
+    def remove_released(self) -> bool:
+        """May take milliseconds. Whether there is no more to remove: Ray's head may be away."""
         with contextlib.suppress(queue.Empty):
             while True:
                 group = self._released.get_nowait()
                 try:
                     remove_placement_group(group)
-                except RayError as error:  # Ray's head may be away: the next time, then
+                except RayError as error:
                     log.debug("a replica's slots can not be freed: %s", error)
                     self._released.put(group)
-                    return
+                    return False
+        return True
 
 
 def gang_of(name: str, run: str) -> tuple[int, int] | None:

@@ -131,9 +131,11 @@ class Staff:
 
     def _actor_in_slot(self, name: str, hand: Hand) -> Any:
         assert hand.group is not None, name
+        limits = self._settings.limits
         return start_worker_actor(
             name=name,
             namespace=namespace(self._settings.run),
             strategy=PlacementGroupSchedulingStrategy(hand.group, self._slots.bundle_of(hand.shard)),
             resources=self._settings.scaling.resources,
+            waits_s=limits.load_timeout_s + limits.orphan_lease_s,  # a driver that lives has ended it by then
         )

@@ -16,7 +16,13 @@ from typing import Any, cast
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
-from ray.util import get_current_placement_group, list_named_actors, remove_placement_group
+from ray.util import (
+    get_current_placement_group,
+    list_named_actors,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.placement_group import PlacementGroup
 
 from elastic.actors.priority import catch_up, come_forward, hang_back, take_usual_priority
 from elastic.train.sigterm import heed_sigterm
@@ -32,6 +38,8 @@ _BEGIN_S = 60.0
 _ANSWER_S = 10.0
 _WATCH_S = 1.0
 _LOOK_S = 60.0
+_LOOKS = 3  # in a row: who is at work may be too busy to answer one of them
+_ASKED_AT_ONCE = 16  # mostly one of them is at work; those that wait for a slot never answer
 _AT_ONCE = ("introduce",)  # asked by a new driver, who has no use for one that has yet to begin
 _STAND_IN = "standin"
 _HOLDER = "slot-"
@@ -45,7 +53,7 @@ class WorkerActor:
         stands_by_s: it is a stand-in, and ends when nobody has asked for it for so long; 0: it is begun at once.
         train_fn: pickled; what it imports, a stand-in has imported, too.
         has_no_gpu_yet: it is to see none of its node's GPUs before it has a slot.
-        waits_s: it is in a slot, and looks whether that is still anybody's when it was not begun for so long. (s)
+        waits_s: it is in a slot, and begins to look whether that is anybody's when it was not begun for so long. (s)
     """
 
     def __init__(
@@ -124,10 +132,10 @@ class WorkerActor:
         Raises:
             RuntimeError: it does not see the GPUs that they name.
         """
+        self._is_called.set()
         from elastic.actors.worker import RayWorkerHost
         from elastic.train.rehearsal import check_sight
 
-        self._is_called.set()
         take_usual_priority()
         os.environ.update(surroundings)
         check_sight(surroundings.get("CUDA_VISIBLE_DEVICES", ""))
@@ -174,15 +182,14 @@ class WorkerActor:
         Not while somebody of the run is at work, who has a driver, or waits for one. So whoever holds a slot for a
         stand-in, and is never begun, stays as long as that one works.
         """
+        in_vain = 0
         while not self._is_called.wait(waits_s):
-            waits_s = min(waits_s, _LOOK_S)
+            waits_s, name = min(waits_s, _LOOK_S), ray.get_runtime_context().get_actor_name() or ""
             try:
-                if _is_anybody_at_work(ray.get_runtime_context().get_actor_name() or ""):
+                in_vain = 0 if _is_anybody_at_work(name) else in_vain + 1
+                if in_vain < _LOOKS or self._is_called.is_set():
                     continue
-                group = get_current_placement_group()
-                if group is None:
-                    return
-                remove_placement_group(group)
+                _give_up_slot(name)
             except Exception as error:  # Ray's head may be away: it looks again
                 log.warning("whether a slot is anybody's is not known: %s", type(error).__name__)
             else:
@@ -286,15 +293,29 @@ def worker_names(namespace: str) -> dict[str, str]:
 
 
 def _is_anybody_at_work(mate: str) -> bool:
-    """Whether an actor of the run of this one has become a worker; mostly the first that is asked has.
+    """Whether an actor of the run of this one says that it has become a worker.
 
     Raises:
         StopIteration: Ray has no actor of that name.
     """
     namespace = next(one["namespace"] for one in list_named_actors(all_namespaces=True) if one["name"] == mate)
-    names = (name for name, role in _roles(namespace).items() if not role.startswith(_HOLDER))
-    asked = ((name, _ask_for_whom(name, namespace)) for name in names)
-    return any(_answers({name: call}).get(name) for name, call in asked if call is not None)
+    names = [name for name, role in _roles(namespace).items() if not role.startswith(_HOLDER)]
+    for at in range(0, len(names), _ASKED_AT_ONCE):
+        asked = {name: _ask_for_whom(name, namespace) for name in names[at : at + _ASKED_AT_ONCE]}
+        if any(_answers({name: call for name, call in asked.items() if call is not None}).values()):
+            return True
+    return False
+
+
+def _give_up_slot(name: str) -> None:
+    """The one in which the actor of this name is; before it those that wait for one, and would take it for nobody."""
+    life = name[: name.index("-", name.index("@"))]
+    for number, one in placement_group_table().items():
+        if one["name"].startswith(f"{life}-gang") and one["state"] == "PENDING":
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number))))
+    group = get_current_placement_group()
+    assert group is not None, f"{name} is in no slot"
+    remove_placement_group(group)
 
 
 def holders(namespace: str) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def test_a_slot_in_which_nobody_was_begun_is_given_up_once_nobody_of_the_run_is_
     working = at_work.options(name=actor_name(RUN, 1, "w1"), namespace=namespace(RUN)).remote()
     ray.get(working.stands_for.remote(), timeout=60)
     groups = [in_slot(actor_name(RUN, 1, "w0")), in_slot(holder_name(RUN, 1, "w1"))]
+    groups.append(placement_group([{"CPU": 100}], name=f"elastic-{RUN}@1-gang7x1", lifetime="detached"))  # waits
     time.sleep(6 * LOOK_S)
     assert all(map(is_reserved, groups)), "whoever works has a driver, who may begin it yet"
     ray.kill(working)

@@ -156,10 +156,9 @@ def test_slots_that_ray_can_not_free_now_are_freed_later(fake: FakeRay, monkeypa
         raise RaySystemError("no answer")
 
     monkeypatch.setattr(slots, "remove_placement_group", away)
-    mine.remove_released()
+    assert not mine.remove_released()
     monkeypatch.setattr(slots, "remove_placement_group", fake.removed.append)
-    mine.remove_released()
-    mine.remove_released()
+    assert mine.remove_released() and mine.remove_released()
     assert len(fake.removed) == 1
 
 
@@ -182,19 +181,23 @@ def test_who_waits_for_slots_that_were_given_up_is_lost(
     fleet = cast(RayFleet, SimpleNamespace(_slots=mine, _lost=lambda worker, error: lost.append(worker)))
     mates = {"w0": Hand(group, None), "w1": Hand(group, None)}
 
-    def look(is_removed: bool) -> list[str]:
-        gone = {id(one) for one in fake.removed} | ({id(mates["w0"].group)} if is_removed else set[int]())
-        state = {True: {"state": "REMOVED"}, False: {"state": "PENDING"}}
-        monkeypatch.setattr(slots, "placement_group_table", lambda group: state[id(group) in gone])
+    def table(group: Any) -> dict[str, str]:
+        return {"state": "REMOVED" if any(one is group for one in fake.removed) else "PENDING"}
+
+    def look() -> list[str]:
         for worker, hand in mates.items():
             RayFleet._look_for(fleet, worker, hand)
         return lost
 
-    assert look(is_removed=False) == []
+    monkeypatch.setattr(slots, "placement_group_table", table)
+    assert look() == []
     now_s[0] += 2
-    assert look(is_removed=False) == look(is_removed=False) == [] and fake.removed == [group]
-    assert mates["w0"].group is mates["w1"].group is not group
-    assert look(is_removed=True) == ["w0", "w1"]
+    assert look() == look() == [] and fake.removed == [group]
+    other = mates["w0"].group
+    assert other is mates["w1"].group is not group
+    fake.removed.append(other)  # by an orphan
+    assert look() == look() == ["w0", "w1"]
+    assert mine.reserve(0, {}) is not other, "who comes next in its place waits for slots of its own"
 
 
 def call() -> tuple[Any, Future[Any]]:

@@ -483,6 +483,10 @@ def test_an_alarm_that_ended_a_load_is_counted() -> None:
     alarmed = result(run("elastic", 0, "busy", attempts_lost=1, lasted_s=236.0), settings={"storm_s": 600.0})
     table = goals.alone([alarmed])
     assert table is not None and table.rows[0][1:4] == ("1", "1", "<= 0 (missed)")
+    for lasted_s, told in ((600.0, ("0", "1", "<= 0")), (30.0, ("none of 1", "1", "<= 0 (missed)"))):
+        ended = result(run("elastic", 0, "busy", attempts_lost=0, lasted_s=lasted_s), settings={"storm_s": 600.0})
+        table = goals.alone([ended])
+        assert table is not None and table.rows[0][1:4] == told
 
 
 def test_goals_of_several_commits_say_which_is_of_which() -> None:
