@@ -45,7 +45,7 @@ class Part:
 _OFTEN = ("kill", "stop")
 
 
-_RARER = ("early", "driver", "donor")
+_RARER = ("power", "early", "driver", "donor")
 
 
 def _parts(often: int, more: tuple[str, ...] = ()) -> tuple[Part, ...]:
