@@ -24,7 +24,7 @@ from benchmarks.rows import (
     whole_run,
 )
 from benchmarks.scenarios import CLEAN_S, GROUNDS, SPEED_S, STRIKES, Ground
-from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage
+from benchmarks.stage import QUIET_S, LateError, RunEndedError, ScenarioError, Stage
 from benchmarks.systems import DEFAULT, RAY_TUNED, SYSTEMS
 from benchmarks.training import BATCH, Job
 from benchmarks.turns import Turn, misfire, storm_plan
@@ -33,7 +33,6 @@ STORM = "storm"
 _COMPARED = "elastic"  # who promises the same parameters as without faults, and is held to it
 _FEWEST_WORKERS = 2
 _START_S = 120.0  # of a run, cold, on a busy machine
-_USUAL_S = 10.0  # before a fault, in which steps are usual: at first a system may still have processes to start
 _CALM_AND_END_S = 60.0  # of a storm, before and after its faults
 _CLOSINGS = 3
 _LOOK_S = 0.25
@@ -155,7 +154,7 @@ class Bench:
                 raise
         before = stage.watch.log(fault.at_s)
         seen = ", ".join(filter(None, (fault.proof, fault.note)))
-        usual = (began_s, fault.at_s) if scenario == "clean" else (began_s - _USUAL_S, began_s)
+        usual = (began_s, fault.at_s) if scenario == "clean" else (began_s - QUIET_S, began_s)
         usual_s = step_time_s(before, *usual) or step_time_s(before)
         figures = {"step_s": usual_s, "seen": seen, "remark": stage.system.why_small(scenario)}
         if scenario == "clean" and late is None:

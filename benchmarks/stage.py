@@ -25,6 +25,7 @@ _LOOK_S = 0.01
 _CALM_STEPS = 20
 _END_S = 30.0
 _NOTICE_S = 1.0
+QUIET_S = 5  # in which steps are as they are in most of a run
 _PREPARED_S = 60.0  # after which nobody waits any more for what a system prepares
 _SPARE_S = 5.0
 
@@ -148,7 +149,8 @@ class Stage:
         """All members are there and training, all spares have built their model, for so long at least.
 
         Args:
-            is_prepared: nor does any process still prepare itself for somebody's loss, unless that takes a minute more.
+            is_prepared: nor does any process prepare itself for somebody's loss, or has done so in the last `QUIET_S`,
+                unless that takes a minute more.
         """
 
         def is_whole() -> bool:
@@ -162,7 +164,9 @@ class Stage:
         )
         patience_s = _PREPARED_S if is_prepared else 0.0  # not so long that the run would be late for it
         given_up_s = min(time.monotonic() + patience_s, self.deadline_s - _SPARE_S)
-        while time.monotonic() < given_up_s and self.titled(self.system.preparing):
+        quiet_looks = 0
+        while self.system.preparing and quiet_looks < QUIET_S and time.monotonic() < given_up_s:
+            quiet_looks = 0 if self.titled(self.system.preparing) else quiet_looks + 1
             self.wait_s(1.0)
 
     def finish(self) -> int:

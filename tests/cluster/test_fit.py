@@ -198,7 +198,9 @@ def test_a_stopped_worker_is_seen_and_replaced(clean: Any, tmp_path: Path, monke
         os.kill(state.members[1].pid, signal.SIGSTOP)
 
     saboteur = At(8, stop)  # reports come some at a time: later, the run might be over
-    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
+    limits = elastic.Limits(start_timeout_s=150, heartbeat_timeout_s=10)  # stacks take seconds on a busy machine
+    scaling = elastic.Scaling(num_dp_replicas=(1, 2))
+    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=scaling, limits=limits)
     assert saboteur.fired_s is not None
     (incident,) = result.incidents
     assert incident.kind is IncidentClass.WORKER_HUNG
