@@ -366,10 +366,17 @@ class Turn:
         self._set_incident(told)
 
     def add_stack(self, worker: str, stack: str) -> None:
-        """Where a culprit of the incident under treatment stood: kept however much has been said of it before."""
-        incident = self.open_incident()
-        assert incident is not None
-        self._set_incident(changed(incident, evidence=(*incident.evidence, f"stack of {worker}:\n{stack}")))
+        """Where a culprit stood, for the incident that it has caused: kept however much has been said of it before.
+
+        A stack may take longer than the next generation needs to form. Of who has caused none, or is well again, it
+        tells what may yet come.
+        """
+        incidents = list(self.state.incidents)
+        caused = [at for at, incident in enumerate(incidents) if worker in incident.culprits]
+        if caused and (incidents[caused[-1]].generation == 0 or self.worker(worker).standing in OVER):
+            last = incidents[caused[-1]]
+            incidents[caused[-1]] = changed(last, evidence=(*last.evidence, f"stack of {worker}:\n{stack}"))
+            self.change(incidents=tuple(incidents))
 
     def classify_incident(self) -> None:
         """What all signals together say, before it is decided."""

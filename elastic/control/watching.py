@@ -24,9 +24,7 @@ def heard(turn: Turn, event: ev.HostBeat | ev.HostsHeard) -> None:
 def stack_seen(turn: Turn, event: ev.StackDumped) -> None:
     """Where a suspect stood: evidence of the incident that it caused, or may yet cause."""
     turn.set_worker(event.worker, stack=event.stack)
-    incident = turn.open_incident()
-    if incident is not None and event.worker in incident.culprits:
-        turn.add_stack(event.worker, event.stack)
+    turn.add_stack(event.worker, event.stack)
 
 
 def watch_steps(turn: Turn) -> None:

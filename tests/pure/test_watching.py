@@ -136,6 +136,29 @@ def test_a_stack_that_comes_late_is_evidence_too():
     assert ws.state.incidents[0].evidence[-1] == "stack of w1:\nforward (net.py:7)"
 
 
+def test_a_stack_that_comes_once_others_train_is_evidence_of_what_they_left_behind():
+    ws = trained()
+    victims(ws, "w0", "w2", still_s=1.1)
+    ws.beat("w1", Flying.COMPUTING, still_s=1.1)
+    ws.tick(0.0)
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.die("w1")
+    assert ws.members == ["w0", "w2"]
+    assert ws.state.incidents[0].generation == ws.state.generation
+    ws.feed(ev.StackDumped(worker="w1", stack="forward (net.py:7)"))
+    assert ws.state.incidents[0].evidence[-1] == "stack of w1:\nforward (net.py:7)"
+
+
+def test_the_stack_of_who_is_well_again_is_no_evidence_of_what_is_over():
+    ws = trained()
+    turn = Turn(ws.state, ws.state.seen_s or 0.0, Ladder())
+    turn.signal(IncidentClass.STRAGGLER, "w0 is slow", culprit="w0")
+    turn.note_new_generation(3)
+    stack_seen(turn, ev.StackDumped(worker="w0", stack="forward (net.py:7)"))
+    assert turn.state.incidents[0].evidence == ("w0 is slow",)
+
+
 def test_a_stack_is_kept_however_much_was_said_before():
     ws = trained()
     victims(ws, "w0", still_s=1.1)
