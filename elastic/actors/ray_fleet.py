@@ -194,8 +194,12 @@ class RayFleet:
 
     def knock(self, workers: tuple[str, ...], others: tuple[str, ...]) -> None:
         listening = {name: self._hands[name].address for name in (*workers, *others) if name in self._hands}
-        here = get_node_ip_address()  # which answers, whatever has become of the network
-        places = {name: place for name, place in listening.items() if place is not None and place[0] != here}
+        here = get_node_ip_address()  # which answers, whatever has become of the network: it vouches for no other
+        places = {
+            name: place
+            for name, place in listening.items()
+            if place is not None and (name in workers or place[0] != here)
+        }
         within_s = self._settings.limits.knock_timeout_s
 
         def knock() -> None:

@@ -1,5 +1,6 @@
 """Effect. Parts of the fleet on Ray, without Ray: reservations, answers of calls, drains."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pytest
 from ray.exceptions import RaySystemError
 
-from elastic.actors import draining, slots
+from elastic.actors import draining, ray_fleet, slots
 from elastic.actors.answers import Answers
 from elastic.actors.draining import Drains
 from elastic.actors.hands import Hand
@@ -198,6 +199,27 @@ def test_who_waits_for_slots_that_were_given_up_is_lost(
     fake.removed.append(other)  # by an orphan
     assert look() == look() == ["w0", "w1"]
     assert mine.reserve(0, {}) is not other, "who comes next in its place waits for slots of its own"
+
+
+def test_a_host_at_the_drivers_address_is_knocked_at_as_others_are_and_vouches_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_fleet, "get_node_ip_address", lambda: "127.0.0.1")
+    told: list[ev.Event] = []
+    is_told = threading.Event()
+
+    def emit(event: ev.Event) -> None:
+        told.append(event)
+        is_told.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here, nowhere = SimpleNamespace(address=server.getsockname()), SimpleNamespace(address=("255.255.255.255", 9))
+        hands = {"w0": here, "w1": here, "w2": nowhere}
+        settings = SimpleNamespace(limits=SimpleNamespace(knock_timeout_s=0.3))
+        fleet = SimpleNamespace(_hands=hands, _settings=settings, _emit=emit, _is_down=threading.Event())
+        RayFleet.knock(cast(RayFleet, fleet), ("w0", "w2"), ("w1",))
+        assert is_told.wait(LONG_S)
+    assert told == [ev.Knocked(workers=("w0", "w2"), unreached=(), answered=("w0",))]
 
 
 def call() -> tuple[Any, Future[Any]]:
