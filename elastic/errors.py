@@ -41,7 +41,9 @@ class SettingError(ElasticError, ValueError):
 
 
 class NoClusterError(ElasticError):
-    """No Ray cluster could be reached at the given address."""
+    """No Ray cluster could be reached at the given address. Attribute `is_there`: one answers, and does not fit."""
+
+    is_there: bool = False
 
 
 class NotEnoughSlotsError(ElasticError):

@@ -18,6 +18,7 @@ log = logging.getLogger("elastic")
 _CONNECT_S = 5.0
 _CHANGING = threading.Lock()
 _OBJECT_STORE_BYTES = 256 << 20
+_OTHER_VERSIONS = "Version mismatch"  # how what Ray says begins where Python or Ray are others there
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[bool]:
     one a submitted job runs in); a local one, which ends with the last context, where several threads are in one.
 
     Raises:
-        NoClusterError: nothing answers at the address.
+        NoClusterError: nothing answers at the address; or what does, there or on this machine, has other versions.
     """
 
     def opened() -> bool:
@@ -57,7 +58,7 @@ def connected(address: str | None) -> Iterator[None]:
     """Be connected to a cluster that runs already, for a command about it; a connection there is stays.
 
     Raises:
-        NoClusterError: there is none.
+        NoClusterError: there is none; or it has other versions.
     """
     place = address or os.environ.get("RAY_ADDRESS") or "auto"
 
@@ -118,10 +119,17 @@ def _listens(address: str) -> bool:
 
 
 def _connect(address: str) -> bool:
+    """Raises: NoClusterError: one answers, and is not to be joined from here."""
     try:
         ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        log.debug("no cluster at %s: %s", address, error)
+        why = " ".join(str(error).split())
+        if why.startswith(_OTHER_VERSIONS):
+            where = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+            raise NoClusterError(
+                f"the Ray cluster at {where} has other versions, install the same here and there: {why}", is_there=True
+            ) from None
+        log.debug("no cluster at %s: %s", address, why)
         return False
     return True
 
@@ -132,6 +140,7 @@ def _start_local(scaling: Scaling) -> None:
     workers = (low + scaling.spares) * scaling.workers_per_replica
     cpus = max(os.cpu_count() or 1, int(workers * scaling.resources.get("CPU", 0) + 0.999))
     ray.init(
+        address="local",  # else Ray tries the one of which a killed head has left the address
         num_cpus=cpus,
         include_dashboard=False,
         object_store_memory=_OBJECT_STORE_BYTES,

@@ -66,7 +66,7 @@ def survey_cluster(address: str | None, ramdisk: str, scaling: Scaling, persiste
         with connected(address):
             return _surveyed(shown, ramdisk, scaling, persistent)
     except NoClusterError as error:
-        return Cluster(address=shown, trouble=str(error))
+        return Cluster(address=shown, trouble=str(error), is_there=error.is_there)
 
 
 def _surveyed(address: str, ramdisk: str, scaling: Scaling, persistent: str | None) -> Cluster:

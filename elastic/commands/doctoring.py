@@ -99,7 +99,7 @@ def _cluster(address: str | None, ramdisk: str, scaling: Any, persistent: str | 
 
     found = survey_cluster(address, ramdisk, scaling, persistent)
     is_asked = is_wanted or address is not None or "RAY_ADDRESS" in os.environ
-    return None if found.trouble and not is_asked else found
+    return None if found.trouble and not found.is_there and not is_asked else found
 
 
 def try_store(url: str) -> Bucket:

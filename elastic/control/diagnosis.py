@@ -74,7 +74,7 @@ class Cluster:
     """What was seen of a Ray cluster.
 
     Attributes:
-        address: as asked for. trouble: why it was not reached, empty if it was.
+        address: as asked for. trouble: why it was not reached, empty if it was. is_there: it answers all the same.
         has_token: Ray's token authentication is on here. machines: its live nodes. silent: nodes that gave no answer.
         store_bytes: object store by node. bytes_per_s: between two nodes, by "a > b". clocks_s: how far each node's
             clock is from this one's, as far as the time of the answer lets one tell. tiers: what keeps each node from
@@ -83,6 +83,7 @@ class Cluster:
 
     address: str
     trouble: str = ""
+    is_there: bool = False
     has_token: bool = False
     machines: tuple[Machine, ...] = ()
     silent: tuple[str, ...] = ()
@@ -299,7 +300,9 @@ def _alike(here: Machine, machines: Sequence[Machine]) -> Iterator[Finding]:
 def _of_cluster(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
     if cluster.trouble:
         fix = "check --address or RAY_ADDRESS; fit without either starts a cluster on this machine"
-        yield _bad("cluster", cluster.address, cluster.trouble, fix)
+        if cluster.is_there:
+            fix = "use one image, or one lock file, for driver and nodes"
+        yield _bad("versions" if cluster.is_there else "cluster", cluster.address, cluster.trouble, fix)
         return
     yield _fine("cluster", cluster.address, f"{len(cluster.machines)} nodes answer")
     if cluster.machines and not any(machine.has_room for machine in cluster.machines):

@@ -62,6 +62,28 @@ def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     assert "NoClusterError: no Ray cluster answers at 127.0.0.1:1" in done.stderr
 
 
+def test_a_cluster_of_another_version_is_not_joined_and_none_is_started_beside_it(hosts: Any, tmp_path: Path) -> None:
+    """Told by whoever asks for it by its address, and by whoever asks for none."""
+    code = """
+import ray
+ray.__version__ = "2.0.7"
+import elastic
+from elastic.actors.surveying import survey_cluster
+for address in ("{address}", None):
+    try:
+        elastic.fit(lambda session: None, address=address)
+    except elastic.errors.NoClusterError as error:
+        print(error.is_there, error)
+print(survey_cluster("{address}", "/dev/shm", elastic.Scaling()).is_there)
+"""
+    done = training.python(code.format(address=hosts.address), tmp_path, timeout_s=100)
+    *refused, surveyed = done.stdout.splitlines()
+    assert len(refused) == 2, done.stderr
+    for line in refused:
+        assert line.startswith("True the Ray cluster at ") and "has other versions" in line and "Ray: 2.0.7" in line
+    assert surveyed == "True"
+
+
 def test_a_session_exists_only_in_a_worker() -> None:
     with pytest.raises(errors.OutsideWorkerError, match="only inside a train_fn"):
         elastic.get_session()

@@ -120,6 +120,7 @@ def test_a_head_without_slots_needs_nothing_that_workers_need():
     ("changes", "wanted", "subject", "verdict", "told"),
     [
         ({"trouble": "no Ray cluster answers"}, Wanted(), "cluster", Verdict.BREAKS, "no Ray cluster answers"),
+        ({"trouble": "Ray: 2.9.0", "is_there": True}, Wanted(), "versions", Verdict.BREAKS, "Ray: 2.9.0"),
         ({"silent": ("node b",)}, Wanted(), "cluster", Verdict.BREAKS, "ran nothing for us"),
         ({"machines": (HEAD,)}, Wanted(), "cluster", Verdict.BREAKS, "no node has what a worker is placed by"),
         ({"has_token": False}, Wanted(), "authentication", Verdict.COSTS, "may run code"),
