@@ -1,5 +1,6 @@
 """Effect. What the persistent tier has of a run's journal: segments of whole lines, each by itself or merged."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +133,34 @@ class StoredJournal:
             if text:
                 yield text
         self._seen = set(there)
+
+
+def knobs_of(store: Store, run: str) -> dict[str, Any]:
+    """What the newest life of a run was told, by the knobs' paths (`Knob.path`); nothing where no line tells of it.
+
+    Errors are those of `StoredJournal`.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return _knobs_of(store, run)
+        except MissingError:  # it was merged after it was listed
+            if not tries_left:
+                raise
+    raise AssertionError("the last try returns, or raises")
+
+
+def _knobs_of(store: Store, run: str) -> dict[str, Any]:
+    there = objects(store, run)
+    newest = max((span.incarnation for span in there), default=0)
+    for span in sorted(one for one in there if one.incarnation == newest):
+        text = "".join(one.text for _, one in sorted(read(store, run, [span]).items()))
+        for line in text.splitlines():
+            if '"Settings"' not in line:
+                continue
+            told = json.loads(line)
+            if told.get("life") == "Settings" and told["incarnation"] == newest:
+                return {path: one["value"] for path, one in told["knobs"].items()}
+    return {}
 
 
 def end_of(store: Store, run: str) -> int:

@@ -15,6 +15,8 @@ from elastic.commands.style import UNSOUND, address_option, timeout_option
 from elastic.commands.style import json_option as _json
 from elastic.commands.style import tell as _say
 
+_KEEP = "checkpoint.keep"
+_KEEP_LAST = 2  # of a node's own, and of copies on nodes
 MEMORY = "/dev/shm"  # noqa: S108 - the default of Checkpoint.memory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -183,36 +185,28 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
 @click.command()
 @click.argument("run")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted, and why.")
-@click.option("--keep-last", type=click.IntRange(min=1), default=2, show_default=True, help="Newest steps (Keep.last).")
-@click.option(
-    "--keep-every", type=click.IntRange(min=0), default=0, help="The first in each so many steps (Keep.every)."
-)
-@click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
-@click.option("--metric", default="loss", show_default=True, help="Of the steps, which is the better (Keep.metric).")
-@click.option(
-    "--mode",
-    type=click.Choice(["min", "max"]),
-    default="min",
-    show_default=True,
-    help="Which of it is best (Keep.mode).",
-)
+@click.option("--keep-last", type=click.IntRange(min=1), help="Newest steps (Keep.last).")
+@click.option("--keep-every", type=click.IntRange(min=0), help="The first in each so many steps (Keep.every).")
+@click.option("--keep-best", type=click.IntRange(min=0), help="So many by --metric (Keep.best).")
+@click.option("--metric", help="Of the steps, which is the better (Keep.metric).")
+@click.option("--mode", type=click.Choice(["min", "max"]), help="Which of it is best (Keep.mode).")
 @functools.partial(places, default=None)
 def gc(
     run: str,
     where: Where,
     dry_run: bool,
     as_json: bool,
-    metric: str,
-    mode: str,
-    **keep: int,
+    keep_last: int | None,
+    **keep: int | str | None,
 ) -> None:
     """Delete the durable steps of RUN that nobody wants any more, never the newest good one, and what was left behind;
     or old ones on a disk, or in memory, of this node. Of copies on nodes say only which its driver would drop.
     A node knows nothing of the shards of others: see with `elastic ls` that newer steps are whole.
+    Of durable steps are kept, where nothing else is said, those that RUN itself was told to keep (Checkpoint.keep), as
+    the copy of its journal tells; elsewhere, and without a copy, the newest two.
     """
     from elastic.commands.places import disk_of, opened_vault
     from elastic.commands.telling import collection, copies_that_may_go, disk_collection, memory_collection
-    from elastic.settings import Keep
 
     if sum([where.persistent is not None, where.memory is not None, where.disk is not None, where.peers]) != 1:
         raise click.UsageError("give one of --persistent, --memory, --disk and --peers")
@@ -222,19 +216,33 @@ def gc(
         raise click.UsageError("nodes drop copies by themselves, as the driver of RUN says: give --dry-run")
     if where.peers:
         with _held(run, where) as held:
-            facts, lines = copies_that_may_go(held, keep["keep_last"])
+            facts, lines = copies_that_may_go(held, keep_last or _KEEP_LAST)
     elif where.memory is not None:
-        facts, lines = memory_collection(where.memory, run, keep["keep_last"], dry_run)
+        facts, lines = memory_collection(where.memory, run, keep_last or _KEEP_LAST, dry_run)
     elif where.disk is not None:
-        facts, lines = disk_collection(disk_of(run, where.disk), keep["keep_last"], dry_run)
+        facts, lines = disk_collection(disk_of(run, where.disk), keep_last or _KEEP_LAST, dry_run)
     else:
-        counts = {name.removeprefix("keep_"): value for name, value in keep.items()}
+        said = {name.removeprefix("keep_"): value for name, value in ({"keep_last": keep_last} | keep).items()}
         vault = opened_vault(str(where.persistent), run)
         try:
-            facts, lines = collection(vault, Keep(**counts, metric=metric, mode=mode), dry_run)
+            wanted = _keep_of(vault, {name: value for name, value in said.items() if value is not None})
+            facts, lines = collection(vault, wanted, dry_run)
         finally:
             vault.close()
     _tell(facts, as_json, lines)
+
+
+def _keep_of(vault: Any, said: dict[str, Any]) -> Any:
+    """What is to be kept of a run: as was said here, else as the run itself was told."""
+    from dataclasses import fields
+
+    from elastic.actors.stored_journal import knobs_of
+    from elastic.settings import Keep
+
+    names = {one.name for one in fields(Keep)}
+    knobs = knobs_of(vault.store, vault.run) if names - said.keys() else {}
+    told = {name: knobs[f"{_KEEP}.{name}"] for name in names if f"{_KEEP}.{name}" in knobs}
+    return Keep(**told | said)
 
 
 def _refuse_what_only_durable_steps_have() -> None:

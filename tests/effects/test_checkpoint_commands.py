@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from elastic import cli
+from elastic.actors.stored_journal import Segment, encoded, key_of
 from elastic.checkpoint.arena import Arena
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Fork
+from elastic.checkpoint.merging import Span
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault as StoredVault
 from elastic.checkpoint.vault import open_vault
@@ -318,6 +320,31 @@ def test_gc(call, tmp_path):
     assert call.facts(*options)["left_behind"] == dry["left_behind"]
     assert not any(Path(store, "new", "steps").glob("*000009*"))
     assert 2 in [one["step"] for one in call.facts("ls", "new", "--persistent", store)["steps"]]
+
+
+def test_gc_keeps_what_the_run_was_told_to_keep_unless_it_is_told_otherwise(call, tmp_path):
+    with closing(open_vault(str(tmp_path), "r")) as vault:
+        vault.register("a test")
+        for step in range(1, 7):
+            manifest, payload = shard_of({"model": {"w": numbers(20)}}, step=step)
+            named = replace(manifest, run="r", commit=replace(manifest.commit, incarnation=vault.incarnation))
+            vault.commit(named.commit, [vault.upload(named, lambda begin, end, payload=payload: payload[begin:end])])
+        place = ("gc", "r", "--persistent", tmp_path, "--dry-run")
+        assert kept(call, *place) == [6, 5], "no copy of its journal tells of more"
+        for life, every in ((vault.incarnation - 1, 2), (vault.incarnation, 3)):
+            knobs = {"checkpoint.keep.every": {"value": every, "source": "run.yaml:3"}}
+            told = {"t": 1.0, "life": "Settings", "run": "r", "incarnation": life, "knobs": knobs}
+            for number, text in enumerate(("before\n", json.dumps(told) + "\n"), start=1):
+                vault.store.create(key_of("r", Span(life, number, number)), encoded([Segment(0, text)]))
+        assert kept(call, *place) == [6, 5, 3, 1]
+        assert kept(call, *place, "--keep-last", 1) == [6, 3, 1]
+        assert kept(call, *place, "--keep-every", 0) == [6, 5]
+    assert kept(call, *place, "--keep-last", 1, "--keep-every", 2, "--keep-best", 0) == [6, 4, 2, 1]
+
+
+def kept(call: Called, *arguments: object) -> list[int]:
+    """The steps that it would not delete."""
+    return [one["step"] for one in call.facts(*arguments)["steps"] if one["is_kept"]]
 
 
 def test_the_disk_of_a_node_is_looked_at_verified_and_cleared(call, tmp_path):
