@@ -131,7 +131,8 @@ def fit_configured(
         chosen, tree: what is in effect, and where it came from (`elastic.config.load`).
     """
     made_up = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
-    name = checked_name(chosen.name or made_up, "fit(name=...)")
+    given = tree.get("name")
+    name = checked_name(chosen.name or made_up, f"{given.source}: the name" if isinstance(given, Given) else "the name")
     directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
     faults = schedule_of(chosen.chaos)

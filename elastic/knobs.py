@@ -16,6 +16,7 @@ from elastic.errors import SettingError
 from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, Scaling
 
 DEFAULT = "default"
+_SOURCES = 3  # are named of a section whose values do not go together
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 
 
@@ -171,8 +172,8 @@ def _build(kind: type, tree: Tree, path: str) -> Any:
         return kind(**values)
     except SettingError as error:
         blamed = [_source(item) for name, item in tree.items() if f"{kind.__name__}.{name}=" in str(error)]
-        where = f"{blamed[0]}: " if blamed else f"{path}: " if path else ""
-        raise SettingError(f"{where}{error}") from error
+        where = [blamed[0]] if blamed else [", ".join(_sources(tree)), path] if path else []
+        raise SettingError(": ".join([*filter(None, where), str(error)])) from error
 
 
 def _value(hint: Any, item: Any, path: str) -> Any:
@@ -280,6 +281,16 @@ def _source(item: Any) -> str:
         item = next(iter(item.values()), Given(None, DEFAULT))
     source: str = item.source
     return source
+
+
+def _sources(tree: Tree) -> list[str]:
+    """Of the leaves in a section, the first few, each once."""
+    found = list(dict.fromkeys(one for item in tree.values() for one in _sources_of(item)))
+    return found if len(found) <= _SOURCES else [*found[:_SOURCES], "..."]
+
+
+def _sources_of(item: Any) -> list[str]:
+    return _sources(item) if isinstance(item, Mapping) else [item.source]
 
 
 def _list(section: Any, tree: Any, path: str) -> list[Knob]:

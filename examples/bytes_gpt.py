@@ -254,19 +254,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--steps", type=int, default=Recipe().steps)
     parser.add_argument("--workers", metavar="N[-M]", help="fewest and most (default: as configured, or 2-4)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="of the model and the data's order (default: as configured, or 0)")
     parser.add_argument("--float64", action="store_true")
     parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, a running one, or a local one)")
     args = parser.parse_args()
-    scaling, (_, given) = None, elastic.config.load()
+    scaling, (chosen, given) = None, elastic.config.load()
+    seed = chosen.seed if args.seed is None else args.seed
     if args.workers or "scaling" not in given:
         fewest, most = (int(count) for count in ((args.workers or "2-4").split("-") * 2)[:2])
         scaling = elastic.Scaling(num_dp_replicas=(fewest, most), spares=0)
 
     result = elastic.fit(
-        make_train_fn(Recipe(steps=args.steps, seed=args.seed, float64=args.float64)),
+        make_train_fn(Recipe(steps=args.steps, seed=seed, float64=args.float64)),
         scaling=scaling,
-        seed=args.seed,
+        seed=seed,
         address=args.address,
     )
     print(f"{result.steps} steps, {len(result.incidents)} incidents, world sizes {result.world_sizes}")

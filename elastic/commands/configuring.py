@@ -26,6 +26,8 @@ def config(file: Path | None, assignments: tuple[str, ...], values: Path | None,
     from elastic.config import assigned, load
     from elastic.knobs import effective, merged
 
+    if sum([explain, values is not None, file is not None or bool(assignments)]) > 1:
+        raise click.UsageError("--explain and --from-google print something else, and take nothing beside them")
     if explain:
         _explain(as_json)
         return

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from elastic.kube.errors import packaged
 from elastic.kube.schema import Problem
 from elastic.settings.kuberay import HIGHEST_PRIORITY
 
@@ -44,7 +45,8 @@ def problems(one: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _model(one: Mapping[str, Any]) -> Any:
     """None where the group of this version has no objects of this kind."""
-    from kubernetes import client
+    with packaged():
+        from kubernetes import client
 
     group, slash, version = str(one.get("apiVersion", "")).rpartition("/")
     kind, version = str(one.get("kind")), version.capitalize()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from yaml import YAMLError
 
 from elastic.errors import SettingError
-from elastic.kube.errors import KubeError, Why, told_apart, why_of
+from elastic.kube.errors import KubeError, Why, packaged, told_apart, why_of
 from elastic.kube.marks import is_uncordoned_after, key_of, mark_on
 from elastic.kube.objects import (
     GroupState,
@@ -340,10 +340,8 @@ def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL
     Raises:
         SettingError: the package is missing, or there is neither.
     """
-    try:
+    with packaged():
         from kubernetes import client, config
-    except ImportError as error:
-        raise SettingError("the package kubernetes is missing: pip install 'ray-elastic[kubernetes]'") from error
     settings = client.Configuration()
     named = kubeconfig or os.environ.get("KUBECONFIG")  # read now: the package reads it when it is imported
     where = named or _AT_HOME  # a variable that is empty is none, as for kubectl

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from elastic.errors import ElasticError
+from elastic.errors import ElasticError, SettingError
 
 
 class Why(Enum):
@@ -40,6 +40,19 @@ _BY_STATUS = {
     400: Why.INVALID,
     429: Why.BUSY,
 }
+
+
+@contextmanager
+def packaged() -> Iterator[None]:
+    """Import the client.
+
+    Raises:
+        SettingError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingError("the package kubernetes is missing: pip install 'ray-elastic[kubernetes]'") from error
 
 
 @contextmanager

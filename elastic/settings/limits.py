@@ -39,8 +39,8 @@ class Limits:
         stopped_timeout_s: a worker whose process a signal has stopped for this long is dead, whatever it did. (s;
             default 0.05: two looks of the host monitor after the one that found it so, since it looks four times as
             often then; no load makes a process look so)
-        first_steps_timeout_s: the same for the first steps of a process, which compile and warm up. (s; default 600:
-            compilation takes minutes)
+        first_steps_timeout_s: as hang_floor_s, for the first steps of a process, which compile and warm up. (s;
+            default 600: compilation takes minutes)
         fetch_timeout_s: how long the samples of one micro-batch may take to load. (s; default 60: storage answers
             within that, or is broken)
         heartbeat_polling_period_s: how often host monitors are asked. (s; default 0.25: an answer costs 0.2 ms of a

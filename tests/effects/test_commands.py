@@ -231,6 +231,8 @@ def test_an_error_is_one_sentence_on_stderr(monkeypatch, capsys):
         ["chaos", "night", "--schedule", "every 60 kill"],
         ["config", "--set", "a.b=1"],
         ["config", "nowhere.yaml"],
+        ["config", "--from-google", "values.yaml", "--set", "name=night"],
+        ["config", "--explain", "run.yaml"],
         ["goodput", "runs/nigth"],
         ["run", "train.yaml", "--config", "other.yaml"],
         ["simulate", "case-study", "nowhere"],

@@ -204,6 +204,13 @@ def test_a_time_that_is_not_quoted_is_text_as_kubectl_takes_it(tmp_path, read_on
     assert "1 objects are valid" in elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
 
 
+def test_that_the_package_is_missing_is_one_sentence(tmp_path, read_once, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    (tmp_path / "x.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
+    with pytest.raises(SettingError, match="the package kubernetes is missing: pip install"):
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+
+
 @pytest.mark.parametrize("text", ["a: !!int x", "!!bool x", "a: !!timestamp x"])
 def test_what_a_tag_does_not_fit_is_one_sentence(tmp_path, read_once, text):
     (tmp_path / "x.yaml").write_text(text)
