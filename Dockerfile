@@ -1,5 +1,5 @@
 # docker build --target gpu -t ray-elastic:0.1.0 .
-# docker build --target cpu --build-arg CPU_INDEX=<index of torch's CPU wheels> -t ray-elastic:0.1.0-cpu .
+# docker build --target cpu --build-arg CPU_INDEX=<index of torch's CPU wheels> -t ray-elastic:0.1.0 .
 # The base is any image of Debian or Ubuntu with Python 3.11 or newer; pin it by its digest for releases.
 ARG BASE=python:3.11.13-slim-bookworm
 

@@ -246,23 +246,36 @@ def test_a_cluster_to_work_on_has_the_image_of_the_guide_and_the_file_that_jobs_
     (block,) = [one for one in BLOCKS if "elastic submit" in one]
     ours = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith(("sed ", "elastic kuberay "))]
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    given = {"BUCKET": "b7", "NAMESPACE": "n7", "REGISTRY": "r7"}
+    given = {"BUCKET": "b7", "NAMESPACE": "n7", "REGISTRY": "r7", "ACCOUNT": "a7"}
     subprocess.run(["bash", "-ec", "\n".join(ours)], env=os.environ | environment | given, timeout=TOOL_S, check=True)
-    made = yaml.safe_load((clone / "cluster" / "raycluster.yaml").read_text())
+    objects = {path.stem: yaml.safe_load(path.read_text()) for path in (clone / "cluster").glob("*.yaml")}
+    made = objects["raycluster"]
     pods = [made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]]
     images = {one["image"] for pod in pods for one in pod["template"]["spec"]["containers"]}
     assert "r7/training:0.1.0" in images and made["metadata"]["namespace"] == "n7"
     assert "--config cluster.yaml" in block
+    name = made["metadata"]["name"]
+    assert f"service/{name}-head-svc" in block and f"get secret {name} " in block
+    assert not any(one["metadata"]["name"].startswith(RUN) for one in objects.values()), "they are the job's"
+    accounts = [objects[one]["metadata"] for one in ("head-account", "worker-account")]
+    assert {one["annotations"]["iam.gke.io/gcp-service-account"] for one in accounts} == {"a7"}
+    assert {one["name"] for one in accounts} < accounts_of_the_bucket()
+
+
+def accounts_of_the_bucket() -> set[str]:
+    """In the cluster, those that may act as the account that got it."""
+    (loop,) = re.findall(r"for account in (.*?); do", GUIDE)
+    assert "[$NAMESPACE/$account]" in GUIDE
+    return set(loop.split())
 
 
 def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone):
     objects = rendered(clone, "cp ")
     account = {"iam.gke.io/gcp-service-account": "training@p7.iam.gserviceaccount.com"}
-    names = {f"[$NAMESPACE/{objects[one]['metadata']['name']}]" for one in ("head-account", "worker-account")}
+    names = {objects[one]["metadata"]["name"] for one in ("head-account", "worker-account")}
     for one in ("head-account", "worker-account"):
         assert objects[one]["metadata"]["annotations"] == account
-    (loop,) = re.findall(r"for account in (.*?); do", GUIDE)
-    assert {f"[$NAMESPACE/{name}]" for name in loop.split()} == names and "[$NAMESPACE/$account]" in GUIDE
+    assert names < accounts_of_the_bucket()
     assert "node-role" in objects and not re.search("BUCKET|PROJECT", str(objects))
     assert {one["metadata"].get("namespace", "n7") for one in objects.values()} == {"n7"}
     assert objects["rayjob"]["metadata"]["name"] == RUN
