@@ -301,18 +301,18 @@ def why_missed(title: str, system: str) -> str:
 
 
 def _within_reach(rows: Sequence[Row]) -> str:
-    """How many times each peer's steps in a storm plain DDP's would be that no fault befalls; empty: not measured."""
+    """How many times each one's steps in a storm plain DDP's would be that no fault befalls; empty: not measured."""
     step_s = _median(rows, "clean", "mean_step_s", BASELINE)
     lengths = [row["storm_length_s"] for row in rows if row["scenario"] == "storm" and row.get("storm_length_s")]
     storm = next(goal for goal in GOALS if goal.scenario == "storm")
-    steps = {system: _median(rows, "storm", storm.figure, system) for system in storm.at_least}
+    steps = {system: _median(rows, "storm", storm.figure, system) for system in (OURS, *storm.at_least)}
     if step_s is None or not lengths or not all(steps.values()):
         return ""
     most = median(lengths) / step_s
     told = ", ".join(f"{system} {number(most / count)}" for system, count in steps.items() if count)
     return (
-        f"Plain DDP, should nothing befall it, makes {most:.0f} steps in the time of a storm (by its step in the clean "
-        f"run), times theirs: {told}."
+        f"In the time of a storm, plain DDP that no fault befalls would make {most:.0f} steps (by its step in the clean "
+        f"run); that is, times the steps of each: {told}."
     )
 
 

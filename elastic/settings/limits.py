@@ -21,16 +21,16 @@ class Limits:
         grow_after_s: a joiner waits this long at the door while others load, so that those who come soon after join
             with it. (s; default 0.5: workers that were asked for together come within that)
         flap_cost_s: a worker was lost too soon if it was a member for less than so many seconds for each replica of the
-            group: it had not done as much as all miss by a join and a loss. (s; default 1: both together stop everybody
-            for some tenths of a second, and its start takes processors)
+            group: what it did in them is less than what its joining and its loss cost the others. (s; default 1: both
+            together stop everybody for some tenths of a second, and its start takes processors)
         flap_losses: a node that lost so many workers too soon within flap_window_s is flapping. (workers; default 3:
             two may be one cause seen twice)
         flap_window_s: see flap_losses. (s; default 60: a worker that dies at its first step has been loaded, and lost,
             well within it)
         flap_cooldown_s: no worker of a flapping node joins for so long after its last loss, unless the group would fall
             below its minimum. (s; default 120: twice the window, so that a node that goes on so is seen again)
-        notice_window_s: notices that come within this time are one departure; of machines, which are heard when each
-            is asked, within 1.25 s at least. (s; default 0.2: workers of one node hear of it together)
+        notice_window_s: notices that come within this time are one departure; those of machines within 1.25 s at least,
+            since their monitors are asked in turn. (s; default 0.2: workers of one node hear of it together)
         connect_ahead_s: before a planned stop those who go on connect, while all still train, for so long at most; 0:
             they connect after it. (s; default 2: it takes tenths of one, and notices come seconds ahead)
         hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,

@@ -106,8 +106,8 @@ def test_how_far_a_goal_of_a_storm_is_within_anybodys_reach_is_told() -> None:
     ]
     table = goals.held_to([result(*rows)])
     assert table is not None and table.notes[-1] == (
-        "Plain DDP, should nothing befall it, makes 1200 steps in the time of a storm (by its step in the clean run), "
-        "times theirs: torchft 1.2, ray-train 3, torchrun 2."
+        "In the time of a storm, plain DDP that no fault befalls would make 1200 steps (by its step in the clean run); "
+        "that is, times the steps of each: elastic 1.33, torchft 1.2, ray-train 3, torchrun 2."
     )
     skipping, others, *_ = table.notes
     assert "(torchft): it skips samples" in skipping and "(torchrun): it loses less than half" in others
