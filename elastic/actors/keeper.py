@@ -364,9 +364,7 @@ class Keeper:
     def _hear(self, node: str, hand: Hand, holding: Holding) -> None:
         hand.heard_s = time.monotonic()
         if holding.life != hand.life:  # it may be equipped as an earlier driver had it
-            hand.life = holding.life
-            call = hand.actor.equip.options(concurrency_group="control").remote(hand.equipment)
-            self._then(call, SILENT_S, _ignore, lambda reason: log.warning("checkpoints: node %s: %s", node, reason))
+            self._equip(node, hand, holding.life)
         if not hand.is_up:
             hand.is_up, hand.is_coming = True, False
             self._heed(rungs.NodeUp(node=node, domain=hand.domain))
@@ -376,6 +374,16 @@ class Keeper:
             del self._urgent[node]
             self._heed(rungs.RedundancyLost(reason=urgent))
         self._prefetcher.heard(node, hand.actor, holding)
+
+    def _equip(self, node: str, hand: Hand, life: str) -> None:
+        def failed(reason: str) -> None:
+            log.warning("checkpoints: node %s: %s", node, reason)
+            if hand.life == life:
+                hand.life = ""  # it is told again with its next beat
+
+        hand.life = life
+        call = hand.actor.equip.options(concurrency_group="control").remote(hand.equipment)
+        self._then(call, SILENT_S, _ignore, failed)
 
     # --- the ladder's orders ---
 

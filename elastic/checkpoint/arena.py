@@ -248,7 +248,7 @@ class Arena:
             old = [self._gives_way_bytes(path) for path in self._directory.glob(f"{self._run}*.slot")]
             free = free_bytes(self._directory) + sum(old)
         except OSError as error:
-            return Room(slot_bytes=needed, lack=f"Checkpoint.memory={self._directory} cannot be used: {error}")
+            return Room(slot_bytes=needed, lack=self._unusable(error))
         lack = "" if needed <= free else str(self._no_room(payload_bytes))
         return Room(slot_bytes=needed, free_bytes=free, lack=lack)
 
@@ -261,7 +261,7 @@ class Arena:
             fewest: slots that must be there then.
 
         Raises:
-            NoRoomError: the directory is full; the newest sealed slot is there still.
+            NoRoomError: the directory is full, or cannot be used; the newest sealed slot is there still.
         """
         with self._growing:
             with self._lock:
@@ -274,13 +274,12 @@ class Arena:
                         break
                     made.append(self._new_slot(payload_bytes))
             except OSError as error:
-                is_full = error.errno in _FULL
-                if not is_full or there + len(made) < fewest:
-                    while made:
-                        made.pop().remove()  # its memory goes with the last reference to it
-                    if not is_full:
-                        raise
-                    raise self._no_room(payload_bytes) from error
+                if there + len(made) < fewest:
+                    with contextlib.suppress(OSError):
+                        while made:
+                            made.pop().remove()  # its memory goes with the last reference to it
+                    is_full = error.errno in _FULL
+                    raise self._no_room(payload_bytes) if is_full else NoRoomError(self._unusable(error)) from error
             with self._lock:
                 self._slots += made
 
@@ -364,6 +363,9 @@ class Arena:
     def _new_slot(self, payload_bytes: int) -> Slot:
         self._made += 1
         return Slot(self._directory / f"{self._stem}-{self._made - 1}.slot", payload_bytes)
+
+    def _unusable(self, error: OSError) -> str:
+        return f"Checkpoint.memory={self._directory} cannot be used: {error}"
 
     def _no_room(self, payload_bytes: int) -> NoRoomError:
         try:

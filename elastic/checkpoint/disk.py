@@ -46,7 +46,7 @@ class Disk:
         where: for people; the host's name by default.
 
     Raises:
-        SettingError: the directory cannot be used, or `run` cannot be part of a key. StoreError: its mount hangs.
+        SettingError: the directory cannot be used, or `run` cannot be part of a key. StoreError: its mount hangs, or cannot be looked at.
     """
 
     tier = Tier.DISK
@@ -221,9 +221,9 @@ class Disk:
 
     def _check_room(self, nbytes: int) -> None:
         place = self.directory
-        while not place.exists():
-            place = place.parent
         try:
+            while not place.exists():
+                place = place.parent
             status = os.statvfs(place)
         except OSError as error:
             raise StoreError(f"{self.where}: {place} cannot be asked for its free space: {error}") from error

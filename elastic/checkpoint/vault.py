@@ -12,7 +12,7 @@ lists them, its bytes are whole and may be resumed from; if it comes later, the 
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,8 @@ class Vault:
     def looked(self, *, also_void: bool = False) -> tuple[list[Committed], dict[CommitId, str]]:
         """`commits`; and of those whose COMMIT is there, and cannot be read, why: a sentence each."""
         found, unread, forks = list[Committed](), dict[CommitId, str](), [] if also_void else self.forks()
-        for name in self._names("commits"):
+        self._forget_all_but(names := self._names("commits"))
+        for name in names:
             commit = parse_name(name)
             if commit is None or not is_visible(commit, forks):
                 continue
@@ -332,6 +333,11 @@ class Vault:
             raise CorruptError(f"it is that of step {record.commit.step} of run {record.run}")
         self._commits[name] = record
         return record
+
+    def _forget_all_but(self, names: Collection[str]) -> None:
+        """Of steps that are there no more: a run of weeks has had thousands, and records of many shards are large."""
+        for name in set(self._commits) - set(names):
+            self._commits.pop(name, None)  # another thread may have done it
 
     def _read_manifests(self, commit: CommitId, digests: Sequence[str]) -> list[Manifest]:
         def one(shard: int) -> Manifest:

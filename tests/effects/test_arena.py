@@ -502,7 +502,10 @@ def test_c18_whether_there_is_room_is_known_before_anything_is_written(tiny: Pat
     assert re.search(r"has 1 MiB free.*take 4 MiB.*Checkpoint\.memory", arena.room(400 << 10).lack)
     assert list(tiny.iterdir()) == []
     assert Arena(tmp_path, RUN, 2, "w0").room(400 << 10).lack == ""
-    assert "cannot be used" in Arena(tmp_path / "nowhere", RUN, 2, "w0").room(1).lack
+    nowhere = Arena(tmp_path / "nowhere", RUN, 2, "w0")
+    assert "cannot be used" in nowhere.room(1).lack
+    with pytest.raises(NoRoomError, match=r"nowhere cannot be used"):
+        nowhere.reserve(1)
 
 
 def test_the_slots_of_an_earlier_life_count_as_room(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Effect. The disk of a node: what is whole there, in which order it is written, and what a killed writer leaves."""
 
+import errno
 import os
 import shutil
 import signal
@@ -202,6 +203,22 @@ def test_a_mount_that_hangs_with_the_first_look_is_an_error_in_time(tmp_path: Pa
     checkpoint = Checkpoint(memory=str(tmp_path / "memory"), disk=str(tmp_path / "disk"))
     assert [one.tier for one in Reach(RUN, checkpoint).sources()] == [Tier.MEMORY]
     ever.set()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.ENOTCONN])
+def test_a_disk_that_cannot_be_looked_at_costs_no_other_tier(number: int, tmp_path: Path, monkeypatch: Any) -> None:
+    there = Path.exists
+
+    def look(path: Path) -> bool:
+        if path == tmp_path / "disk":
+            raise OSError(number, os.strerror(number))
+        return there(path)
+
+    monkeypatch.setattr(Path, "exists", look)
+    with pytest.raises(StoreError, match=f"disk cannot be looked at: {os.strerror(number)}"):
+        Disk(tmp_path / "disk", RUN)
+    checkpoint = Checkpoint(memory=str(tmp_path / "memory"), disk=str(tmp_path / "disk"))
+    assert [one.tier for one in Reach(RUN, checkpoint).sources()] == [Tier.MEMORY]
 
 
 def test_what_is_erased_loses_its_manifest_first(tmp_path: Path, monkeypatch: Any) -> None:

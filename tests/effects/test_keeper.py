@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from elastic.actors import keeper as module
-from elastic.actors.keeper import Keeper
+from elastic.actors.keeper import Hand, Keeper
 from elastic.actors.prefetcher import Aim
 from elastic.checkpoint.catalog import Candidate
 from elastic.control.values import CommitId
@@ -76,3 +77,23 @@ def test_of_wishes_that_wait_the_last_is_followed_and_all_who_wished_are_told(
     is_done.clear()
     keeper.prefetch(None, is_done.set)
     assert is_done.wait(_DEADLINE_S) and followed.aims == [wishes[2], None]
+
+
+def test_an_actor_that_could_not_be_told_how_it_is_equipped_is_told_again_with_its_next_beat(
+    keeper: Keeper, followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives on, as an earlier driver has left it, and nobody else would tell it."""
+    told: list[str] = []
+
+    def then(call: str, _: float, done: Callable[[Any], None], failed: Callable[[str], None]) -> None:
+        told.append(call)
+        failed("the connection broke") if len(told) == 1 else done(None)
+
+    monkeypatch.setattr(keeper, "_then", then)
+    monkeypatch.setattr(keeper, "_heed", lambda event: None)
+    monkeypatch.setattr(followed, "heard", lambda *_: None, raising=False)
+    equip = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda equipment: equipment))
+    hand = Hand(actor=SimpleNamespace(equip=equip), equipment=cast(Any, "as now"), heard_s=0.0, is_up=True)
+    for life in ("a", "a", "a", "b"):
+        keeper._hear("n0", hand, cast(Any, SimpleNamespace(life=life, slots=())))
+    assert told == ["as now"] * 3

@@ -493,6 +493,16 @@ def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: P
     assert staged(ended) == []
 
 
+def test_where_the_directory_of_the_memory_tier_is_missing_training_goes_on_and_it_is_told_once(tmp_path: Path) -> None:
+    """As on the node of a replacement, where nobody has mounted it."""
+    book = Book(tmp_path / "nowhere")
+    ended = book.solo().run(trained())
+    assert_like_a_plain_loop(ended)
+    (told,) = [event for event in ended.events if isinstance(event, ev.TierDegraded)]
+    assert told.tier == "memory" and "nowhere cannot be used: [Errno 2]" in told.reason
+    assert staged(ended) == []
+
+
 def leave_two_steps(directory: Path) -> None:
     """What a worker of an earlier life has sealed there."""
     dead = Arena(directory, RUN, 0, "w9")

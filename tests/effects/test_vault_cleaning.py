@@ -380,3 +380,4 @@ def test_a_source_holds_no_manifests_of_steps_that_are_gone(vault):
         collected(vault, Keep(last=1))
     assert {one.commit.step for one in source.manifests()} == {50}
     assert len(source._manifests) == 2, "two shards of one step"
+    assert len(vault._commits) == 1, "nor does the vault hold their records"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from elastic.checkpoint.parallel import in_parallel
-from elastic.checkpoint.store import Store
+from elastic.checkpoint.store import Store, StoreError
 from elastic.checkpoint.stores.bounded import BoundedStore
 from elastic.errors import SettingError
 
@@ -19,7 +19,7 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S, knob: str = "Checkpo
 
     Raises:
         SettingError: the URL cannot be used; says what to write or to install.
-        StoreError: no credentials, or a mount that hangs.
+        StoreError: no credentials, or a mount that hangs, or that cannot be looked at.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":
@@ -52,10 +52,13 @@ def _is_file(path: Path, within_s: float) -> bool:
     """A mount may hang with the first look at it: then whoever opens it is told, and does not hang with it.
 
     Raises:
-        StoreError: it does.
+        StoreError: it does; or it says why it cannot be looked at, as that it may not, or that its disk is broken.
     """
 
     def look(path: Path) -> bool:
-        return path.exists() and not path.is_dir()
+        try:
+            return path.exists() and not path.is_dir()
+        except OSError as error:
+            raise StoreError(f"{path} cannot be looked at: {error.strerror}") from error
 
     return in_parallel(look, [path], threads=1, stall_s=within_s, what="cannot look at a directory")[0]
