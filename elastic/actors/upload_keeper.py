@@ -48,7 +48,7 @@ class UploadKeeper:
         self._cost_s: dict[str, float] = {}  # by node, of the step that was begun last
         self._uploading: dict[ShardKey, rungs.Upload] = {}
         self._is_leaving = self._is_measured = False
-        self._cleaning = 0
+        self._cleaning, self._failed_step = 0, -1
         self.is_clean = threading.Event()  # for any thread: no node is deleting old steps
         self.is_clean.set()
 
@@ -74,6 +74,8 @@ class UploadKeeper:
                 log.log(level, "checkpoints: not uploaded: %s", answer.reason)
             told = rungs.Uploaded(key=order.key, node=order.node, digest=answer.digest, reason=answer.reason)
             self._heed(dataclasses.replace(told, is_gone=answer.is_gone))
+            if answer.reason and not answer.is_gone:
+                self._sweep_after(order.key.commit.step, actor)
 
         self._uploading[order.key] = order
         metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None
@@ -112,6 +114,16 @@ class UploadKeeper:
             if not self._cleaning:
                 self.is_clean.set()
 
+        self._ask_to_clean(actor, ended)
+
+    def _sweep_after(self, step: int, actor: Any) -> None:
+        """What a step that is never committed leaves behind may be what later ones lack the room for: once for each."""
+        if step == self._failed_step:
+            return
+        self._failed_step = step
+        self._ask_to_clean(actor, lambda reason: log.debug("cleaned after step %d: %s", step, reason or "done"))
+
+    def _ask_to_clean(self, actor: Any, ended: Callable[[str | None], None]) -> None:
         try:
             call = actor.clean.options(concurrency_group="upload").remote(self._incarnation)
         except Exception as error:  # Ray's head may be away, or the actor one of an older release

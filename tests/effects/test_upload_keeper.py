@@ -118,6 +118,20 @@ def test_a_failed_upload_is_heard_of_and_measures_nothing(monkeypatch) -> None:
     assert nodes.keeper.is_due(2) and nodes.told == []
 
 
+def test_after_a_step_that_could_not_be_uploaded_one_node_sweeps_what_such_steps_have_left(monkeypatch) -> None:
+    """It may be what the next one lacks the room for, and no COMMIT comes before that."""
+    nodes = Nodes(monkeypatch)
+    asked: list[str] = []
+    clean = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: asked.append("clean")))
+    nodes.actor.clean = clean
+    nodes.upload(1, "a", "b")
+    assert asked == []
+    nodes.reason = "No space left on device"
+    nodes.upload(2, "a", "b")
+    nodes.upload(3, "a", "b")
+    assert asked == ["clean"] * 2 and nodes.keeper.is_clean.is_set()
+
+
 @pytest.mark.parametrize(("best", "is_told"), [(0, False), (2, True)])
 def test_a_commit_without_metrics_is_told_of_where_the_best_are_kept(
     best: int, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
