@@ -73,10 +73,17 @@ class Leases:
         """
         lease = Lease(self, name, use)
         lease.renew()
-        if is_stored(self.store, self.keys.clearing(name)):
+        try:
+            self.check_stays(name)
+        except BusyError:
             lease.release()
-            raise BusyError(f"{self._where(name)} is being deleted; try again later, or take another step")
+            raise
         return lease
+
+    def check_stays(self, name: str) -> None:
+        """Raises BusyError: the step's objects are being deleted."""
+        if is_stored(self.store, self.keys.clearing(name)):
+            raise BusyError(f"{self._where(name)} is being deleted; try again later, or take another step")
 
     def is_taken(self, name: str, *, is_durable: bool) -> bool:
         """Whether anybody needs a step's objects now. A lease that cannot be read counts as a full one."""

@@ -256,10 +256,25 @@ class Vault:
             BusyError: it is being deleted. MissingError: it has been.
         """
         lease = self.leases.take(name, Use.READ)
-        if not is_stored(self.store, self.keys.commit(name)):
+        try:
+            self._check_durable(name)
+        except MissingError:
             lease.release()
-            raise MissingError(f"{self.where}: {name} has been deleted")
+            raise
         return lease
+
+    def check_unleased(self, name: str) -> None:
+        """Look whether a durable step could be read now without a lease, where the tier takes none.
+
+        Raises:
+            BusyError: it is being deleted. MissingError: it has been.
+        """
+        self.leases.check_stays(name)
+        self._check_durable(name)
+
+    def _check_durable(self, name: str) -> None:
+        if not is_stored(self.store, self.keys.commit(name)):
+            raise MissingError(f"{self.where}: {name} has been deleted")
 
     def quarantine(self, commit: CommitId, reason: str) -> None:
         """Record that a step must not be restored again. The first reason stays."""

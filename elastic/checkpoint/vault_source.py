@@ -1,5 +1,6 @@
 """Effect. The persistent tier as a source of shards, and as somebody whom a node pulls from."""
 
+import logging
 import threading
 from collections.abc import Sequence
 from itertools import takewhile
@@ -7,13 +8,15 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from elastic.checkpoint.leases import Lease
+from elastic.checkpoint.leases import BusyError, Lease
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.records import Committed, name_of
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.errors import CorruptError
+
+log = logging.getLogger("elastic")
 
 
 class VaultSource:
@@ -43,6 +46,7 @@ class VaultSource:
         self._given = {(name_of(one.commit), one.shard, one.shards): one for one in known}
         self._manifests = dict(self._given)
         self._leases: dict[str, Lease] = {}
+        self._unleased: set[str] = set()
         self._lock = threading.Lock()
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
@@ -104,7 +108,7 @@ class VaultSource:
     def close(self) -> None:
         """Give up the leases. Raises StoreError."""
         with self._lock:
-            leases, self._leases = list(self._leases.values()), {}
+            leases, self._leases, self._unleased = list(self._leases.values()), {}, set()
         for lease in leases:
             lease.release()
 
@@ -136,12 +140,25 @@ class VaultSource:
         raise MissingError(f"{self.where}: step {key.commit.step}, shard {key.shard} of {key.shards}, is not here")
 
     def _lease(self, name: str) -> None:
+        """Of a tier that takes no writes (a mount that is full, or read-only, rights to read alone) it reads without.
+
+        What is deleted meanwhile is missing then, and never wrong: chunks are verified.
+        """
         with self._lock:
             lease = self._leases.get(name)
-            if lease is not None:
-                lease.renew()
+            if name in self._unleased:
                 return
-            self._leases[name] = self._vault.lease_to_read(name)
+            try:
+                if lease is not None:
+                    lease.renew()
+                else:
+                    self._leases[name] = self._vault.lease_to_read(name)
+            except (BusyError, MissingError):
+                raise
+            except StoreError as error:
+                self._vault.check_unleased(name)
+                self._unleased.add(name)
+                log.warning("%s: %s is read without a lease: %s", self.where, name, error)
 
 
 def _is_silence(error: Exception) -> TypeGuard[StoreError]:

@@ -372,6 +372,26 @@ def test_a_lease_that_could_not_be_renewed_is_renewed_as_soon_as_it_can_be(vault
     assert struck and vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
 
 
+def test_a_tier_that_takes_no_writes_is_read_without_a_lease_unless_the_step_is_being_deleted(
+    vault, monkeypatch, caplog
+):
+    """A mount that is full, or read-only; an account that may read alone."""
+    record = made_durable(vault, 10)
+    refused = []
+
+    def refuse(*what):
+        refused.append(what)
+        raise StoreError("Read-only file system")
+
+    monkeypatch.setattr(vault.store, "put", refuse)
+    assert what_is_read(vault) == {10: "whole"}
+    assert len(refused) == 1 and caplog.text.count("is read without a lease: Read-only file system") == 1
+    vault.store.create(vault.keys.clearing(record.name), b"somebody's")
+    source = VaultSource(vault)
+    with pytest.raises(BusyError, match="is being deleted"):
+        source.read(source.manifests()[0].key, 0, 1)
+
+
 def test_a_source_holds_no_manifests_of_steps_that_are_gone(vault):
     source = VaultSource(vault)
     for step in range(10, 60, 10):
