@@ -116,10 +116,16 @@ class Vault:
         Before that, nothing of this life can be committed. -1 is the step of a beginning from nothing.
 
         Raises:
-            FencedError: it is not this life's to say any more.
+            FencedError: it is not this life's to say any more; if that came about meanwhile, it is taken back, or it
+                might void what the later life goes on from.
         """
         self.check_fence()
-        self.store.create(self.keys.fork(fork), sealed("fork", {"step": fork.step}))
+        self.store.create(key := self.keys.fork(fork), sealed("fork", {"step": fork.step}))
+        try:
+            self.check_fence()
+        except FencedError:
+            self.store.delete(key)
+            raise
 
     def forks(self) -> list[Fork]:
         """All that were recorded, oldest first."""

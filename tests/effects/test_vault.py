@@ -194,6 +194,27 @@ def test_c10_a_zombie_that_slipped_through_is_void(vault, monkeypatch):
     assert [record.commit.step for record in successor.commits()] == [15, 10]
 
 
+def test_c10_a_zombie_that_slips_through_with_a_fork_takes_it_back(vault, monkeypatch):
+    """It goes back behind the step that its successor goes on from."""
+    made_durable(vault, 10)
+    made_durable(vault, 20)
+    successor = Vault(vault.store, "night-1")
+    create, begun = vault.store.create, []
+
+    def create_late(key: str, data: bytes) -> None:
+        if "/forks/" in key and not begun:
+            begun.append(key)
+            succeeded(vault, successor, 20)
+        create(key, data)
+
+    monkeypatch.setattr(vault.store, "create", create_late)
+    fork = Fork(incarnation=vault.incarnation, generation=7, step=10)
+    with pytest.raises(FencedError):
+        vault.fork(fork)
+    assert begun and fork not in successor.forks()
+    assert [record.commit.step for record in successor.commits()] == [20, 10]
+
+
 def test_c10_numbers_are_given_once(store):
     vaults = [Vault(store, "night-1") for _ in range(6)]
     threads = [threading.Thread(target=vault.register, args=("test",)) for vault in vaults]
