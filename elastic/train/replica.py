@@ -80,6 +80,7 @@ class Replica:
         self.view: View | None = None
         self.phases = 1
         self.evaluator: Evaluator | None = None
+        self.torn: Step | None = None  # entered, and neither applied nor undone: nothing can go on from there
         self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
         self.unpublished: deque[StepReport] = deque(maxlen=KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None

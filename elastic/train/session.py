@@ -214,6 +214,7 @@ class Session(DataDoor):
                 self._hooks.step_begins(step)
                 with self._around.section():
                     yield step
+            self._refuse_torn()
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
             with replica.meter.stalling():
@@ -323,6 +324,7 @@ class Session(DataDoor):
         """
         if not self._has_arrived:
             raise StepMisuseError("train_fn returned without iterating over session.steps(...)")
+        self._refuse_torn()
         self._replica.snapshots.at_door()
         while not self._has_ended and self._door():
             self._end_loop(self._link.state.commit.step + 1)
@@ -337,6 +339,14 @@ class Session(DataDoor):
         self._replica.leave()
 
     # --- the door ---
+
+    def _refuse_torn(self) -> None:
+        """Who goes on from a step that an exception has left would go on from other state than the others."""
+        if (step := self._replica.torn) is not None:
+            raise StepMisuseError(
+                f"step {step.index} was left by an exception before it was applied, and train_fn went on: let it leave "
+                "train_fn, or catch it inside of `with step:` and drop the step there with step.skip(reason)"
+            )
 
     def _open(self, batches: Source) -> None:
         """Look at what is needed to plan the first step; joiners receive that with the state."""
@@ -357,6 +367,7 @@ class Session(DataDoor):
 
     def _arrive(self) -> None:
         replica = self._replica
+        self._refuse_torn()
         if self._has_arrived:  # the last loop was left before the place where its step is taken
             with replica.meter.stalling():
                 replica.snapshots.at_door()

@@ -120,6 +120,7 @@ class Step:
             raise StepMisuseError(f"step {self.index} was entered twice: take a new one from session.steps")
         self._is_entered = True
         replica = self._replica
+        replica.torn = self
         replica.mute = ""
         replica.page.place(self.generation, self.number, self.attempt)
         replica.page.note(Flying.IN_BODY)
@@ -294,10 +295,12 @@ class Step:
                 f"step {self.index} was left without step.apply at {_place(sys._getframe(1))}: "
                 "continue, break and return do not end a step; call step.skip(reason) to drop it"
             )
-        if error is None or self._is_applying or not self._replica.is_failure(error):
-            return False
-        self._undo()
-        return True
+        is_failure = error is not None and not self._is_applying and self._replica.is_failure(error)
+        if is_failure:
+            self._undo()
+        if is_failure or self._is_over:
+            self._replica.torn = None
+        return is_failure
 
     def _drop(self) -> BaseException | None:
         """A step was skipped, and the user may have called no apply, or unscaled; returns what failed, if it did."""

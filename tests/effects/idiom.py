@@ -66,20 +66,25 @@ def trained(hook=nothing, max_steps=STEPS):
         training = Training(session)
         for step in training.steps(max_steps):
             hook(step, training, "before")
-            with step:
-                hook(step, training, "start")
-                for batch in step:
-                    hook(step, training, "batch")
-                    step.backward(training.loss(batch))
-                    hook(step, training, "backward")
-                hook(step, training, "reduced")
-                step.report(loss=step.loss, index=step.index)
-                training.apply(step)
-                hook(step, training, "applied")
+            one_step(step, training, hook)
             hook(step, training, "after")
         return training.parameters
 
     return train_fn
+
+
+def one_step(step, training, hook):
+    """What is inside of its `with`."""
+    with step:
+        hook(step, training, "start")
+        for batch in step:
+            hook(step, training, "batch")
+            step.backward(training.loss(batch))
+            hook(step, training, "backward")
+        hook(step, training, "reduced")
+        step.report(loss=step.loss, index=step.index)
+        training.apply(step)
+        hook(step, training, "applied")
 
 
 def reference(skipped=()):

@@ -11,7 +11,7 @@ from elastic.train.flight import read_page
 from elastic.train.gloo import FormingCancelledError
 from elastic.train.heal import DonorsDifferError
 from elastic.train.link import Link
-from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
+from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, one_step, raised, trained
 from tests.effects.solo import Solo
 
 
@@ -433,6 +433,53 @@ def test_the_signal_of_a_broken_attempt_passes_through_except_exception(solo):
 
     assert_like_a_plain_loop(solo.run(train_fn))
     assert hits and not caught
+
+
+@pytest.mark.parametrize("then", ["goes on", "begins anew", "returns"])
+@pytest.mark.parametrize("place", ["batch", "backward", "reduced"])
+def test_who_catches_an_exception_outside_of_its_step_does_not_go_on_from_there(solo, place, then):
+    """Buffers, rates and reductions in flight are of an attempt that nobody else has broken off."""
+
+    def fail(step, training):
+        raise ValueError("a bad batch")
+
+    hook = once(1, place, fail)
+
+    def train_fn(session):
+        training = Training(session)
+        for _ in range(2):
+            try:
+                for step in training.steps():
+                    try:
+                        one_step(step, training, hook)
+                    except ValueError:
+                        if then != "goes on":
+                            raise
+            except ValueError:
+                if then == "returns":
+                    return None
+        return training.parameters
+
+    said = raised(solo.run(train_fn), "StepMisuseError")
+    assert hook.calls and "step 1 was left by an exception before it was applied" in said
+
+
+def test_a_bad_batch_is_dropped_inside_of_its_step(solo):
+    def train_fn(session):
+        training = Training(session)
+        for step in training.steps():
+            with step:
+                try:
+                    if step.index == 1:
+                        raise ValueError("a bad batch")
+                    training.compute(step)
+                except ValueError as error:
+                    step.skip(str(error))
+                training.apply(step)
+        return training.parameters
+
+    ended = solo.run(train_fn)
+    assert [report.skipped for report in ended.reports] == ["", "a bad batch", *[""] * (STEPS - 2)]
 
 
 def test_an_error_in_backward_that_the_user_catches_is_still_a_retry(solo):
