@@ -27,7 +27,7 @@ def line_of(record: logging.LogRecord, where: tuple[int, int, int] = NOWHERE) ->
     try:
         text = record.getMessage()
     except Exception:  # values that do not fit the text, or cannot be shown: whoever logs goes on
-        text = str(record.msg)
+        text = _shown(record.msg)
     generation, step, rank = where
     raised = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
     return LogLine(
@@ -38,9 +38,16 @@ def line_of(record: logging.LogRecord, where: tuple[int, int, int] = NOWHERE) ->
         step=step,
         rank=rank,
         text=text[:_TEXT],
-        kind=str(record.msg)[:_TEXT],
+        kind=_shown(record.msg)[:_TEXT],
         traceback=raised[-_TEXT:],
     )
+
+
+def _shown(message: object) -> str:
+    try:
+        return str(message)
+    except Exception as error:
+        return f"a {type(message).__name__} that cannot be shown: {type(error).__name__}"
 
 
 class LogBuffer(logging.Handler):

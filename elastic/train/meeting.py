@@ -22,6 +22,7 @@ import torch.distributed as dist
 _POLL_S = 0.002
 _SLICE_S = 0.05
 _CONNECT_S = 1.0
+_PROBES = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 20, socket.TCP_KEEPCNT: 3}  # s, s, how many
 _BYTES = "latin-1"  # one character for each byte
 
 Check = Callable[[str], None]
@@ -31,6 +32,13 @@ class _Handler(socketserver.StreamRequestHandler):
     """One connection."""
 
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        """Of whose host vanished nothing more is heard: without probes its thread would wait for it for ever."""
+        super().setup()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _PROBES.items():
+            self.connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def handle(self) -> None:
         held: dict[str, str] = self.server.held  # type: ignore[attr-defined]

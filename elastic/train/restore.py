@@ -79,6 +79,7 @@ class Fetched:
         names = [name for name in self.tracked.names if name in received]
         digests = {name: tree.digest(tree.flatten(received[name])) for name in names}
         install(self.tracked, self.skeleton, self.tensors, digests)
+        self.tracked.freshen(received)
         return replace(self.report, seconds=self.report.seconds + time.monotonic() - begun_s)
 
 
@@ -161,7 +162,7 @@ def _fitting_names(tracked: Tracked, saved: Manifest) -> tuple[tuple[str, ...], 
     """Names that only the checkpoint has, and those that only the tracked objects have."""
     held = tree.keys(saved.skeleton.encode())
     unused = tuple(name for name in held if name not in tracked.names)
-    missing = tuple(name for name in tracked.names if name not in held)
+    missing = tracked.lacking(held)
     if missing and not is_start(saved.commit):
         raise StateError(
             f"the checkpoint of step {saved.commit.step} holds {', '.join(held)} and nothing for {', '.join(missing)}: "

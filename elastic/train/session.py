@@ -160,7 +160,8 @@ class Session(DataDoor):
         if self._replica.evaluator is not None or self._has_arrived:
             raise StepMisuseError("session.evaluate_every: call it once, before session.steps")
         self._replica.evaluator = Evaluator(act, steps)
-        self._replica.tracked.add({"elastic.evaluation": self._replica.evaluator})
+        evaluator = self._replica.evaluator
+        self._replica.tracked.add({"elastic.evaluation": evaluator}, fresh=evaluator.state_dict())
 
     @property
     def evaluated(self) -> dict[str, float]:
@@ -210,8 +211,8 @@ class Session(DataDoor):
                 with step:
                     step.leave_out(why)
             else:
-                rng.seed_all(replica.seed, number, rng.DOOR)
                 self._hooks.step_begins(step)
+                rng.seed_all(replica.seed, number, rng.DOOR)  # whatever they have drawn, the leader's for one
                 with self._around.section():
                     yield step
             self._refuse_torn()

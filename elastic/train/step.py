@@ -152,14 +152,16 @@ class Step:
             if position == len(self.dealt) - 1:
                 replica.reducer.last_backward(micro_batch.number)
             self._tally.position = position
+            if replica.buffers.size:
+                replica.buffers.restore()  # a forward beside the counted ones, for an accuracy, say, has changed them
             yield batch
             if not self._is_reduced:
                 self._tally.need_backward(micro_batch)
         if self._is_reduced:  # by step.skip
             return
-        rng.seed_all(replica.seed, self.number, rng.BODY)
         replica.mute = ""
         self._reduce()
+        rng.seed_all(replica.seed, self.number, rng.BODY)  # not all replicas have run acts of the last step meanwhile
 
     def backward(self, loss: torch.Tensor, scaler: Any = None, *, weight: float | torch.Tensor | None = None) -> None:
         """Back-propagate the mean loss of the current micro-batch, weighted by its share of the global batch.

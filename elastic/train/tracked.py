@@ -35,9 +35,16 @@ class Tracked:
 
     def __init__(self) -> None:
         self._objects: dict[str, Stateful] = {}
+        self._fresh: dict[str, Any] = {}
         self._sizes: dict[int, list[int]] = {}  # of the groups of each optimizer, once the loop has begun
 
-    def add(self, objects: dict[str, Any]) -> None:
+    def add(self, objects: dict[str, Any], fresh: Any = None) -> None:
+        """
+        Args:
+            fresh: the state that they take where a checkpoint holds none for them; None: such a one is refused.
+        """
+        if fresh is not None:
+            self._fresh |= dict.fromkeys(objects, fresh)
         for name, thing in objects.items():
             if not isinstance(thing, Stateful):
                 raise NotStatefulError(
@@ -52,6 +59,16 @@ class Tracked:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._objects)
+
+    def lacking(self, held: Collection[str]) -> tuple[str, ...]:
+        """Names of those for which a checkpoint that holds these has no state, and that need one."""
+        return tuple(name for name in self._objects if name not in held and name not in self._fresh)
+
+    def freshen(self, held: Collection[str]) -> None:
+        """Those that need none take their fresh state where a checkpoint that is installed holds none for them."""
+        for name, state in self._fresh.items():
+            if name not in held:
+                self._objects[name].load_state_dict(copy.deepcopy(state))
 
     def require(self, *things: Any) -> None:
         """Refuse what is used in a step and not tracked: a joiner would come without it, and drift.

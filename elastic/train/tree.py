@@ -2,8 +2,8 @@
 
     flatten({"model": ..., "optimizer": ...}) -> Flat(skeleton, tensors)
 
-Dicts keep their keys' types (optimizers key by integers), tuples stay tuples. Leaves are tensors and JSON scalars;
-anything else is refused with its path.
+Dicts keep their keys' types (optimizers key by integers), tuples stay tuples. Leaves are tensors and JSON scalars, as
+which their subclasses travel, numpy's float64 for one; anything else is refused with its path.
 """
 
 import hashlib
@@ -148,6 +148,8 @@ def _encode(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> An
         return {kind: [_encode(v, f"{path}/{i}", leaves) for i, v in enumerate(value)]}
     if type(value) in _SCALARS:
         return {"value": value}
+    if isinstance(value, int | float):  # a rate that numpy has computed is a float64 from some step on
+        return {"value": int(value) if isinstance(value, int) else float(value)}
     raise StateError(
         f"state at {path or '/'} is a {type(value).__name__}: only tensors, numbers, strings and containers travel"
     )

@@ -7,6 +7,7 @@ from torch import nn
 from elastic.control import events as ev
 from elastic.control.data import deal, even
 from elastic.train.buffers import Buffers
+from tests.effects.idiom import Training
 from tests.effects.solo import Solo
 
 COUNTS = (4, 4, 4, 4, 3)
@@ -208,6 +209,31 @@ def test_a_model_without_buffers_has_nothing_to_sum():
     buffers.after_micro_batch(1.0)
     assert buffers.size == 0 and buffers.change.shape == (0,)
     buffers.apply(buffers.change)
+
+
+def test_a_forward_beside_the_counted_ones_leaves_no_trace(tmp_path):
+    """A probe before the micro-batches, and an accuracy behind each."""
+
+    def run(directory, is_curious):
+        directory.mkdir()
+
+        def train_fn(session):
+            training = Training(session, nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+            for step in training.steps():
+                with step:
+                    if is_curious:
+                        training.model(torch.ones(2, 3).double())
+                    for batch in step:
+                        step.backward(training.loss(batch))
+                        if is_curious:
+                            training.loss(batch)
+                    training.apply(step)
+            return [buffer.clone() for buffer in training.model.buffers()]
+
+        return Solo(directory, blame_grace_s=0.05).run(train_fn).value
+
+    plain, curious = (run(tmp_path / str(is_curious), is_curious) for is_curious in (False, True))
+    assert len(plain) == 3 and all(map(torch.equal, plain, curious))
 
 
 @pytest.mark.parametrize("place", ["forward", "reduced", "applied", "after"])

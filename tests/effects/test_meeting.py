@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elastic.train.meeting import Store, StoreHost
-from tests.effects.helpers import HOST, LONG_S, Running
+from tests.effects.helpers import HOST, LONG_S, Running, eventually
 
 NAMELESS = "127.0.0.7"  # no file of the system has a name for it
 FORM = f"""
@@ -31,6 +31,19 @@ with contextlib.suppress(OSError):
 
 class EndedError(Exception):
     pass
+
+
+def test_of_a_member_that_says_nothing_the_kernel_asks_whether_its_host_is_there():
+    """One that vanished says nothing more, ever, and a thread would wait for it."""
+    own = StoreHost(HOST)
+
+    def is_probed() -> bool:
+        """Whether the kernel's next timer of that connection, at this end of it, is one of SO_KEEPALIVE."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return any(row[1].endswith(f":{own.port:04X}") and row[3] == "01" and row[5].startswith("02:") for row in rows)
+
+    with socket.create_connection((HOST, own.port)):
+        eventually(is_probed, "the connection is probed")
 
 
 def test_what_one_member_sets_another_gets():

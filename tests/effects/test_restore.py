@@ -13,6 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from elastic.checkpoint.source import Tier
 from elastic.errors import DivergenceError, RefusedError, StateError
 from elastic.train.cursor import Cursor
+from elastic.train.evaluation import Evaluator
 from elastic.train.restore import fetch, plan_for, restore
 from elastic.train.tracked import Tracked
 from tests.effects.shelves import Shelf, flipped, numbers, of, shard_of
@@ -78,6 +79,18 @@ def test_an_object_that_loads_otherwise_is_found_out():
     giver.samples = 10
     with pytest.raises(DivergenceError, match="cursor did not take over"):
         restore(tracked(cursor=taker), *of(saved(tracked(cursor=giver))))
+
+
+def test_an_evaluation_that_is_new_begins_without_results_wherever_it_is_restored():
+    """The run was saved without one; who has trained with it since, and who comes new, hold the same then."""
+    giver = tracked(model=nn.Linear(3, 2))
+    for results in ({}, {"loss": 0.5}):
+        evaluator = Evaluator(lambda evaluation: {}, every=1)
+        taker = tracked(model=nn.Linear(3, 2))
+        taker.add({"elastic.evaluation": evaluator}, fresh=evaluator.state_dict())
+        evaluator.load_state_dict({"results": results})
+        assert restore(taker, *of(saved(giver))).missing == ()
+        assert evaluator.results == {} and taker.digests(["model"]) == giver.digests(["model"])
 
 
 def changed(key: str, value: torch.Tensor | None) -> dict:

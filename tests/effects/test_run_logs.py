@@ -96,6 +96,11 @@ def test_whoever_logs_goes_on(logger, buffer, value):
     assert [line.text for line in lines_of(buffer)] == ["%(norm)s"]
 
 
+def test_whoever_logs_what_cannot_be_shown_goes_on(logger, buffer):
+    logger.error(Unspeakable())
+    assert [line.text for line in lines_of(buffer)] == ["a Unspeakable that cannot be shown: RuntimeError"]
+
+
 def test_the_oldest_go_when_nobody_takes_them(logger, buffer):
     for number in range(KEPT + 5):
         logger.info("line %d", number)

@@ -4,15 +4,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from elastic.callbacks import WorkerCallback
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId
+from elastic.train import rng
 from elastic.train.flight import read_page
 from elastic.train.gloo import FormingCancelledError
 from elastic.train.heal import DonorsDifferError
 from elastic.train.link import Link
+from elastic.train.runner import with_callbacks
 from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, one_step, raised, trained
-from tests.effects.solo import Solo
+from tests.effects.solo import SEED, Solo
 
 
 def test_the_flight_page_says_when_it_is_the_users_turn(solo):
@@ -540,6 +543,30 @@ def test_a_collective_that_fails_by_itself_breaks_the_generation(solo):
     assert_like_a_plain_loop(ended)
     (event,) = [event for event in ended.events if isinstance(event, ev.CollectiveBroken)]
     assert event.generation == 1 and "connection reset by peer" in event.error
+
+
+def test_what_acts_and_callbacks_draw_is_not_missed_by_the_code_behind_them(solo):
+    """Acts on a stable step run where it is known to be stable, which is not the same place on all replicas."""
+    drawn, acts = {}, []
+
+    def act():
+        acts.append(torch.rand(7))
+
+    def hook(step, training, place):
+        if place == "start":
+            step.on_commit(act)
+        if place in ("before", "reduced"):
+            drawn[step.index, rng.BODY if place == "reduced" else rng.DOOR] = torch.rand(1).item()
+
+    class Drawing(WorkerCallback):
+        def on_step_begin(self, step):
+            acts.append(torch.rand(7))
+
+    assert_like_a_plain_loop(solo.run(with_callbacks(trained(hook), [Drawing()])))
+    assert len(acts) >= 2 * STEPS - 1
+    for (index, where), number in drawn.items():
+        rng.seed_all(SEED, index, where)
+        assert torch.rand(1).item() == number, (index, where)
 
 
 def test_draws_of_a_retry_are_those_of_the_first_attempt(solo):
