@@ -219,7 +219,7 @@ def test_a_forward_beside_the_counted_ones_leaves_no_trace(tmp_path):
 
         def train_fn(session):
             training = Training(session, nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
-            for step in training.steps():
+            for step in training.steps(2):  # each of whose micro-batches has two samples
                 with step:
                     if is_curious:
                         training.model(torch.ones(2, 3).double())
