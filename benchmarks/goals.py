@@ -311,8 +311,8 @@ def _within_reach(rows: Sequence[Row]) -> str:
     most = median(lengths) / step_s
     told = ", ".join(f"{system} {number(most / count)}" for system, count in steps.items() if count)
     return (
-        f"In the time of a storm, plain DDP that no fault befalls would make {most:.0f} steps (by its step in the clean "
-        f"run); that is, times the steps of each: {told}."
+        f"In the time of a storm, plain DDP that no fault befalls would make {most:.0f} steps (by its step in the "
+        f"clean run); that is, times the steps of each: {told}."
     )
 
 

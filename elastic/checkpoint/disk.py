@@ -46,7 +46,8 @@ class Disk:
         where: for people; the host's name by default.
 
     Raises:
-        SettingError: the directory cannot be used, or `run` cannot be part of a key. StoreError: its mount hangs, or cannot be looked at.
+        SettingError: the directory cannot be used, or `run` cannot be part of a key. StoreError: its mount hangs, or
+            cannot be looked at.
     """
 
     tier = Tier.DISK
