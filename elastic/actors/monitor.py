@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from elastic.actors.gpu_reset import reset_gpus
@@ -38,6 +39,7 @@ log = logging.getLogger("elastic")
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
 _RESET_SHARE = 0.5  # of the time for it that is the reset's own
+_LET_GO_SHARE = 0.2  # of it, until the senses have let go of the driver
 _BLAMED_S = 10.0  # after a worker's end: only then does a driver, or the kernel's log, say why it came
 UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
 
@@ -177,7 +179,9 @@ class HostMonitor:
             ending = list(self._ending)
         for process in ending:  # until then it has its GPU; one that stays may have another one
             process.has_ended(max(0.0, until_s - _RESET_SHARE * timeout_s - time.monotonic()))
-        return reset_gpus(gpus, max(0.0, until_s - time.monotonic()))
+        letting_go = nullcontext() if self._senses is None else self._senses.letting_go(_LET_GO_SHARE * timeout_s)
+        with letting_go:
+            return reset_gpus(gpus, max(0.0, until_s - time.monotonic()))
 
     def readings(self) -> tuple[Reading, ...]:
         """What was last seen of each worker that has a flight page."""

@@ -8,7 +8,8 @@ hangs is a finding, and what the kernel says of it is read all the same.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +41,7 @@ _SELDOM = 3  # links and processes: every so many looks
 _REOPEN = 12  # a driver of which a GPU is lost
 _CHECKS = 12
 _LEAVE_S = 2.0
+_BACK_S = 0.1
 _LATE_S = 0.2  # time in which the judge itself did not run does not count
 
 
@@ -116,6 +118,9 @@ class Senses:
         self._host: HostReading | None = None
         self._has_looked = threading.Event()
         self._is_down = False  # the driver of GPUs that were seen
+        self._were_there = False  # GPUs
+        self._is_let_go = threading.Event()
+        self._driver = threading.Lock()  # held by who has the GPU driver open
         hung, well = "the GPU driver has not answered", "the GPU driver answers again"
         self._gpu_look = Look(FindingKind.DRIVER_HUNG, Severity.NODE_MUST_GO, hung, well)
         hung = "not seen on this node: memory, space, network and clock: a look at them has not ended"
@@ -151,6 +156,26 @@ class Senses:
         with self._lock:
             return list(self._gpus.values())
 
+    @contextmanager
+    def letting_go(self, within_s: float) -> Iterator[None]:
+        """Have the GPU driver to oneself: it resets no GPU that anybody has open, be it to look at it.
+
+        What was seen before holds no more then: whoever asks for the GPUs afterwards waits for a new look.
+
+        Args:
+            within_s: for how long to wait for a look that lasts; one that hangs goes on beside.
+        """
+        self._is_let_go.set()
+        has_driver = self._driver.acquire(timeout=max(0.0, within_s))
+        try:
+            if self._threads[0].is_alive():
+                self._has_looked.clear()
+            yield
+        finally:
+            if has_driver:
+                self._driver.release()
+            self._is_let_go.clear()
+
     @property
     def host(self) -> HostReading | None:
         """What was last seen of the rest; None before the first look."""
@@ -174,25 +199,34 @@ class Senses:
     # --- the thread that talks to the driver ---
 
     def _watch_gpus(self) -> None:
-        were_there = False
         while not self._is_closed.is_set():
-            gpus: Gpus | None = None
             try:
-                with self._gpu_look:
-                    gpus = Gpus()
-                is_first, were_there = not were_there, True
-                self._watch(gpus, is_first)
+                with self._driver:
+                    self._watch_opened()
             except NoGpusError as error:
-                if not were_there:
+                if not self._were_there:
                     self._blind(f"GPUs: {error}")
                     self._has_looked.set()
                     return
                 self._went_down(error)
                 self._is_closed.wait(_SELDOM * self._health.period_s)
-            finally:
-                if gpus is not None:
-                    with self._gpu_look:
-                        gpus.close()
+            while self._is_let_go.is_set() and not self._is_closed.is_set():
+                self._is_closed.wait(_BACK_S)
+
+    def _watch_opened(self) -> None:
+        """Raises: NoGpusError: there are none, or the driver was taken down."""
+        with self._gpu_look:
+            gpus = Gpus()
+        try:
+            is_first, self._were_there = not self._were_there, True
+            self._watch(gpus, is_first)
+        finally:
+            with self._gpu_look:
+                gpus.close()
+
+    @property
+    def _looks_on(self) -> bool:
+        return not (self._is_closed.is_set() or self._is_let_go.is_set())
 
     def _went_down(self, error: NoGpusError) -> None:
         """Whoever asks for the GPUs waits for a new look: what was seen of them may hold no more."""
@@ -213,13 +247,13 @@ class Senses:
             )
 
     def _watch(self, gpus: Gpus, is_first: bool) -> None:
-        """Until the driver is taken down, or a GPU is lost: then all are found anew, as one may have been reset.
+        """Until the driver is let go of, or taken down, or a GPU is lost: all are found anew then, one may be reset.
 
         Raises:
             NoGpusError: the driver was taken down.
         """
         checks, number = Checks(list(gpus.devices)), 0
-        while not self._is_closed.is_set():
+        while self._looks_on:
             with self._gpu_look:
                 self._look_at(gpus, with_links=number % _SELDOM == 0)
             if number == 0 and is_first and gpus.unseen:
@@ -245,9 +279,9 @@ class Senses:
             self._tell_all(compare_gpu(before, now, self._health))
 
     def _wait_for_events(self, gpus: Gpus) -> None:
-        """XIDs as they come, until the next look is due."""
+        """XIDs, until the next look is due: at once after one, so that what is counted is its worker's."""
         due_s = time.monotonic() + self._health.period_s
-        while not self._is_closed.is_set() and (left_s := due_s - time.monotonic()) > 0:
+        while self._looks_on and (left_s := due_s - time.monotonic()) > 0:
             with self._gpu_look:
                 news = gpus.wait(min(left_s, _WAIT_S))
             if news is None:
@@ -263,6 +297,7 @@ class Senses:
                 with self._gpu_look:
                     self._look_at(gpus, with_links=True)
             self._found(finding)
+            return
 
     # --- the thread that looks at the rest of the host ---
 

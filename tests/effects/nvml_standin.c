@@ -70,9 +70,21 @@ static result check(device gpu) {
 }
 #define NEED(gpu) do { result rc = check(gpu); if (rc) return rc; } while (0)
 
-result nvmlInitWithFlags(unsigned flags) { return load() ? (result)get("init_rc", 0) : NO_DRIVER; }
+/* The state's name and ".open" is there while somebody has the library open. */
+static void mark(int is_open) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s.open", getenv("NVML_STANDIN_STATE") ? getenv("NVML_STANDIN_STATE") : "/nowhere/x");
+    FILE *file = is_open ? fopen(path, "w") : NULL;
+    if (file) fclose(file);
+    if (!is_open) unlink(path);
+}
+result nvmlInitWithFlags(unsigned flags) {
+    result rc = load() ? (result)get("init_rc", 0) : NO_DRIVER;
+    if (!rc) mark(1);
+    return rc;
+}
 result nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-result nvmlShutdown(void) { return SUCCESS; }
+result nvmlShutdown(void) { mark(0); return SUCCESS; }
 const char *nvmlErrorString(result rc) { return rc == LOST ? "GPU is lost" : "an error of the stand-in"; }
 result nvmlSystemGetDriverVersion(char *to, unsigned size) { snprintf(to, size, "580.82.07"); return SUCCESS; }
 result nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)get("count", 0); return SUCCESS; }

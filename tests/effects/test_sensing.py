@@ -20,7 +20,7 @@ from elastic.hosts.nvml import Gpus, NoGpusError
 from elastic.settings import Health
 from elastic.train.flight import FlightPage, read_page, read_visible
 from tests.effects.helpers import LONG_S, eventually
-from tests.effects.nvml_standin import STATE, Standin, compiled, install
+from tests.effects.nvml_standin import STATE, Standin, compiled, install, install_smi
 
 pytestmark = pytest.mark.host
 
@@ -422,6 +422,35 @@ def test_gpus_whose_driver_is_taken_down_later_are_said_to_be_out_of_sight_until
     assert check_gpus(senses.gpus(0.0), wanted=2) == []
     standin.xid(31, gpu=1)
     assert heard.first(FindingKind.XID).device == UUIDS[1]
+
+
+def test_the_driver_is_let_go_of_while_a_gpu_is_reset_and_what_was_seen_before_is_seen_anew(
+    heard, standin, tmp_path, monkeypatch
+):
+    """It resets no GPU that anybody has open, and whoever watches for XIDs has all of them open."""
+    told = tmp_path / "told"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    install_smi(tmp_path, f'[ ! -e "${STATE}.open" ] || {{ echo In use by another client; exit 255; }}\necho > {told}')
+    open_ = Path(f"{os.environ[STATE]}.open")
+    assert open_.exists(), "it is watched"
+    standin["gpu1.reset"] = 1
+    eventually(lambda: heard.monitor.hardware()[0][1].needs_reset, "it is seen that one needs a reset")
+    standin["gpu1.reset"] = 0
+    assert heard.monitor.reset_gpus(("1",), LONG_S) == "" and told.exists()
+    gpus = heard.monitor._senses.gpus(LONG_S)
+    assert gpus is not None and not gpus[1].needs_reset
+    standin.xid(31, gpu=1)
+    assert heard.first(FindingKind.XID).device == UUIDS[1]
+
+
+def test_what_an_xid_has_damaged_is_counted_before_another_worker_is_there(standin, tmp_path):
+    heard = Heard(replace(QUICK, period_s=LONG_S))
+    heard.has_looked()
+    on_gpu(heard, tmp_path / "page0", "0")
+    standin["gpu0.ecc.dbe.vol"] = 1
+    standin.xid(94)
+    assert heard.first(FindingKind.ECC, "uncorrected").workers == ("w0",), "and not when the next look is due"
+    heard.monitor.close()
 
 
 def test_the_gpus_of_a_worker_are_read_from_its_page(tmp_path):
