@@ -104,6 +104,7 @@ def descendants(pid: int) -> list[int]:
 def _halt(process: Held) -> None:
     process.send(signal.SIGSTOP)
     if not seen_within(_SEEN_S, lambda: process.state == "T"):
+        process.send(signal.SIGCONT)  # else it stops once it is out of the kernel, and for good
         raise CannotStrikeError(f"pid {process.pid} does not stop: its state is {process.state or 'gone'}")
 
 

@@ -205,6 +205,17 @@ def test_the_proof_is_the_first_call_that_failed(tmp_path, aftermath):
     store.close()
 
 
+def test_a_fault_that_comes_while_another_lasts_is_refused_and_ends_nothing(tmp_path, aftermath):
+    store = FaultyStore(open_store(str(tmp_path)), storage_switch(RUN))
+    first = Running(lambda: storage.fail(RUN, aftermath, 1.0, LONG_S, draw=1))
+    eventually(storage_switch(RUN).exists, "the first is on")
+    with pytest.raises(CannotStrikeError, match="already"):
+        storage.fail(RUN, aftermath, 1.0, LONG_S, draw=2)
+    with pytest.raises(StoreError, match="injected"):
+        store.put("a", b"x")
+    assert "cannot write a" in first.result()
+
+
 def test_a_store_that_nobody_calls_does_not_fail(aftermath):
     with pytest.raises(CannotStrikeError, match="nobody on this node called the store within 0.2 s"):
         storage.fail("chaos-idle", aftermath, 1.0, 0.2, 0)

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from elastic.actors.monitor import HostMonitor
+from elastic.chaos import processes
+from elastic.chaos.aftermath import Aftermath, CannotStrikeError
 from elastic.chaos.striking import Scene
 from elastic.control import events as ev
 from elastic.control.faults import Fault, InjectedError, kind_of
@@ -87,6 +90,16 @@ def test_a_stop_lasts_as_long_as_it_should(monitor, worker):
     eventually(lambda: process_state(worker.pid) != "T", "it went on")
     used_s = cpu_s(worker.pid)
     eventually(lambda: cpu_s(worker.pid) > used_s, "it worked on")
+
+
+def test_who_cannot_be_stopped_now_is_not_stopped_later(monkeypatch):
+    """It is in the kernel, and heeds the signal once it is out of there."""
+    monkeypatch.setattr(processes, "_SEEN_S", 0.0)
+    sent = []
+    busy = SimpleNamespace(pid=7, state="D", send=sent.append)
+    with pytest.raises(CannotStrikeError, match="pid 7 does not stop: its state is D"):
+        processes.stop(busy, Aftermath(), 1.0)
+    assert sent == [signal.SIGSTOP, signal.SIGCONT]
 
 
 def test_a_stop_without_a_duration_is_for_good(monitor, worker):

@@ -19,6 +19,12 @@ def turn_on(switch: Path, share: float, lasts_s: float, draw: int) -> None:
     beside.replace(switch)
 
 
+def is_on(switch: Path) -> bool:
+    """Whether calls fail now."""
+    told = _read(switch)
+    return told is not None and time.time() <= float(told["until_s"])
+
+
 def turn_off(switch: Path) -> None:
     for path in (switch, struck_file(switch)):
         path.unlink(missing_ok=True)
