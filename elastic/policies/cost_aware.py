@@ -70,7 +70,8 @@ class CostAware:
         is_filled = bool(view.spares) and view.survivors + view.spares >= view.minimum
         still_absent = max(0, lost - view.spares) / whole if is_filled else absent
         if gpu_is_broken(incident):
-            return self._of_broken_gpu(incident, view, still_absent, loading_s, return_s)
+            reset_s = still_absent * (self.guess.reset_s + loading_s)
+            return self._of_broken_gpu(incident, view, reset_s, absent * (return_s + loading_s))
         costs = {}
         if is_filled:
             costs[Kind.SWAP] = self._recovery_s(view, Kind.SWAP) + still_absent * (return_s + loading_s)
@@ -84,13 +85,16 @@ class CostAware:
         return costs
 
     def _of_broken_gpu(
-        self, incident: Incident, view: ClusterView, absent: float, loading_s: float, return_s: float
+        self, incident: Incident, view: ClusterView, reset_s: float, elsewhere_s: float
     ) -> dict[Kind, float]:
+        """
+        Args:
+            reset_s, elsewhere_s: what is lost until all are there again: a spare fills the gap of a reset; a node that
+                is replaced is missed until another one comes, if not by the group, then as its spare.
+        """
         costs, join_s = {}, self.guess.join_s
         if gpu_needs(incident) is Severity.RESET_NEEDED and view.has_budget(incident.kind):
-            anew_s = absent * (self.guess.reset_s + loading_s)
-            costs[Kind.RESET_GPU] = self._recovery_s(view, Kind.RESET_GPU) + anew_s + join_s
-        elsewhere_s = absent * (return_s + loading_s)
+            costs[Kind.RESET_GPU] = self._recovery_s(view, Kind.RESET_GPU) + reset_s + join_s
         costs[Kind.REPLACE_NODE] = self._recovery_s(view, Kind.REPLACE_NODE) + elsewhere_s + join_s
         return costs
 
