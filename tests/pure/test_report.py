@@ -182,6 +182,24 @@ def test_who_is_slow(night):
     assert gone.latest is None and gone.mean == pytest.approx(2.0)
 
 
+def test_what_is_told_late_is_of_the_generation_that_made_it():
+    """A step is stable with the next one's reduction, which after a failure is one of the next generation."""
+    scribe = Scribe()
+    scribe.begin()
+    scribe.form(["w0", "w1", "w2"])
+    scribe.steps(10, replicas=3, took_s=2.0, seconds=[0.01, 0.03, 0.01])
+    last = scribe.lines.pop()
+    assert last["event"] == "StepStable"
+    scribe.kill("w1", ["w0", "w2"])
+    scribe.form(["w0", "w2", "w3"])
+    scribe.lines.append({**last, "t": scribe.now_s})
+    scribe.steps(10, replicas=3, took_s=2.0, seconds=[0.01, 0.01, 0.01])
+    now = made(scribe.lines)
+    assert [(one.step, one.why) for one in now.retries] == [(10, "tried again")]
+    worst = {one.worker: one.worst for one in now.stragglers}
+    assert worst == pytest.approx({"w0": 1.0, "w1": 3.0, "w2": 1.0, "w3": 1.0})
+
+
 def test_settings_and_where_each_came_from(night):
     assert [(one.path, one.value, one.source) for one in night.settings] == [
         ("scaling.num_dp_replicas", "2, 4", "run.yaml:3"),

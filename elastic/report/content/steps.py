@@ -16,6 +16,9 @@ _MOST_RETRIES = 300
 _LOOK_S = 1.0  # times of micro-batches are smoothed, so that one look a second is enough
 _MOST_SLOW = 24
 _MOST_AHEAD = 4096  # steps that were told while an earlier one was not
+_GROUPS = 4  # generations of which steps may yet be told
+
+Group = tuple[int, int]  # of a generation: (incarnation, its number)
 
 
 class Told:
@@ -75,14 +78,16 @@ class Steps:
         self.samples, self.steps = Rate("samples a second"), Rate("steps a second")
         self.retries: list[Retry] = []
         self.retried = self.redone = 0
-        self._is_broken = False
+        self._groups: dict[Group, list[str]] = {}  # members of the newest generations, by rank
+        self._broken: Group | None = None  # what the next generation does first was tried in this one
         self._furthest = self._redone_until = -1
         self._paces: dict[str, _Pace] = {}
         self._looked_s = float("-inf")
         self.handlers = {
             "Form": self._formed,
             "Go": self._going,
-            "Freeze": self._frozen,
+            "Freeze": self._broke_off,
+            "RunTakenOver": self._broke_off,
             "StepStable": self._stable,
         }
 
@@ -107,34 +112,41 @@ class Steps:
         return tuple(sorted(found, key=lambda one: (one.latest is None, -(one.latest or one.mean)))[:_MOST_SLOW])
 
     def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
+        view = line["view"]
+        self._groups[view["incarnation"], view["generation"]] = [one["worker"] for one in view["members"]]
+        while len(self._groups) > _GROUPS:
+            del self._groups[next(iter(self._groups))]
         if begins_anew(line):
-            self.step, self._redone_until = line["view"]["resume"]["step"], self._furthest
+            self.step, self._redone_until = view["resume"]["step"], self._furthest
 
     def _going(self, at_s: float, line: Mapping[str, Any]) -> None:
         self.replicas = len(line["workers"]) // max(1, self._lanes.width)
         self.most_replicas = max(self.most_replicas, self.replicas)
         self.sizes.put(at_s, self.replicas)
 
-    def _frozen(self, at_s: float, line: Mapping[str, Any]) -> None:
-        self._is_broken = True
+    def _broke_off(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self._broken = next(reversed(self._groups), None)
 
     def _stable(self, at_s: float, line: Mapping[str, Any]) -> None:
         report = line["report"]
         commit, begin_s, end_s = report["commit"], report["started_at_s"], report["committed_at_s"]
+        group = commit["incarnation"], commit["generation"]
         step, value = commit["step"], self._loss_in(report["metrics"])
         is_redone = step <= self._redone_until
         if value is not None:
             self.loss = value
             self.losses.put(end_s, value)
-        if is_redone or self._is_broken or commit["attempt"] > 1:
+        is_again = self._broken is not None and group > self._broken  # steps of before are told late
+        if is_redone or is_again or commit["attempt"] > 1:
             self._retry(end_s, step, value, REDONE if is_redone else AGAIN)
-        self._is_broken = False
+        if is_again:
+            self._broken = None
         self.step, self._furthest = max(self.step, step), max(self._furthest, step)
         self.samples.add(begin_s, end_s, report["samples"])
         self.steps.add(begin_s, end_s, 1)
         if end_s - self._looked_s >= _LOOK_S:
             self._looked_s = end_s
-            self._look(report.get("seconds", ()))
+            self._look(self._groups.get(group, []), report.get("seconds", ()))
 
     def _retry(self, at_s: float, step: int, value: float | None, why: str) -> None:
         self.retried += 1
@@ -151,11 +163,15 @@ class Steps:
         value = metrics.get(self.metric)
         return value if value is not None and value - value == 0 else None  # finite
 
-    def _look(self, seconds: Sequence[float]) -> None:
+    def _look(self, members: Sequence[str], seconds: Sequence[float]) -> None:
+        """
+        Args:
+            members: of the generation that made the step. seconds: that each took, by rank.
+        """
         known = [one for one in seconds if one > 0]
-        if len(known) < 2:
+        if len(known) < 2 or len(members) != len(seconds):
             return
         middle = median(known)
-        for worker, took_s in zip(self._lanes.members, seconds, strict=False):
+        for worker, took_s in zip(members, seconds, strict=True):
             if took_s > 0:
                 self._paces.setdefault(worker, _Pace()).take(took_s / middle, took_s)
