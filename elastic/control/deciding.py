@@ -10,12 +10,11 @@ from math import inf
 
 from elastic.control.care import Hold, Reset
 from elastic.control.departing import notice
-from elastic.control.events import RewindAsked
 from elastic.control.exiting import begin_exit
 from elastic.control.poison import after, worst
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.restoring import look_for_state, why_no_rewind
-from elastic.control.state import OVER, Restoring, WorkerRecord
+from elastic.control.restoring import restart_by_choice
+from elastic.control.state import OVER, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import Incident
 from elastic.control.viewing import cluster_view
@@ -155,11 +154,7 @@ def _pause(turn: Turn, incident: Incident, wanted: Remediation) -> str:
 
 
 def _restart_from_tier(turn: Turn, incident: Incident, wanted: Remediation) -> str:
-    published = turn.state.published
-    why_not = why_no_rewind(turn.state, RewindAsked(to_step=published))
-    if not why_not:
-        look_for_state(turn, f"restart from a tier: {wanted.reason}", Restoring(at_most=published))
-    return why_not
+    return restart_by_choice(turn, f"restart from a tier: {wanted.reason}")
 
 
 def _leave_out(turn: Turn, incident: Incident, wanted: Remediation) -> str:

@@ -51,7 +51,7 @@ def why_no_rewind(state: RunState, wish: ev.RewindAsked) -> str:
 def rewind_asked(turn: Turn, event: ev.RewindAsked) -> None:
     """Look first, while all go on; they stop once there is something to go back to."""
     if not why_no_rewind(turn.state, event):
-        wish = Restoring(at_most=event.to_step, skip=event.skip)
+        wish = Restoring(at_most=event.to_step, skip=event.skip, is_rewind=True)
         look_for_state(turn, f"rewind to step {event.to_step}", wish)
 
 
@@ -176,6 +176,21 @@ def note_progress(turn: Turn, step: int) -> None:
         turn.change(furthest=step, restarts=0)
 
 
+def restart_by_choice(turn: Turn, reason: str) -> str:
+    """Live workers hold state, and all go back to a tier's nevertheless; why they do not, empty if they do.
+
+    Once: where that has led no further than before, it would lead back there again and again.
+    """
+    published = turn.state.published
+    if turn.state.restarts:
+        return f"the run has started again from a checkpoint, and got no further than step {turn.state.furthest}"
+    if why_not := why_no_rewind(turn.state, ev.RewindAsked(to_step=published)):
+        return why_not
+    turn.change(restarts=1)
+    look_for_state(turn, reason, Restoring(at_most=published))
+    return ""
+
+
 def restart(turn: Turn, reason: str) -> None:
     """All begin again from a checkpoint; where that was done too often for nothing, the run ends instead."""
     limit, done = turn.settings.limits.max_workload_restarts, turn.state.restarts
@@ -234,7 +249,7 @@ def fork(turn: Turn, resume: CommitId) -> None:
     where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
     made = Fork(**where, step=resume.step, skip=skip)
     wish = turn.state.restore
-    if wish is not None and wish.at_most is not None and not wish.needed_for:
+    if wish is not None and wish.is_rewind:
         turn.change(furthest=resume.step, restarts=0)  # who goes back on purpose expects no step past where it was
     parked = turn.tally.by_start(turn.tally.standings[Standing.PARKED])
     turn.set_workers(parked, restoring=None, refused=False, kept=None)  # who is not taken in knows of another state

@@ -175,6 +175,7 @@ class Restoring:
     Attributes:
         number: counts the run's restores.
         at_most: the step that was asked for by somebody; None: the newest. skip: see `Fork`.
+        is_rewind: it was asked for from outside: no step past where the run was is expected of it.
         needed_for: what has made the state that live workers hold worthless; empty: they can go on with it.
         commit: what is restored, None before it was found. without: commits that proved bad.
         since_s: when it was last looked for. enough_s: when enough replicas had loaded it, None before.
@@ -182,6 +183,7 @@ class Restoring:
 
     number: int = 0
     at_most: int | None = None
+    is_rewind: bool = False
     needed_for: str = ""
     skip: tuple[int, int] = AS_BEFORE
     commit: CommitId | None = None
@@ -219,7 +221,8 @@ class RunState:
         restores: how many were begun.
         saving: workers that were asked to save what they hold, since the run waits.
         furthest: the last step ever told, -1 before the first.
-        restarts: how often in a row state came from a tier, since nobody held it, without a step past `furthest`.
+        restarts: how often in a row state came from a tier, since nobody held it, or the policy wanted it, without a
+            step past `furthest`.
         pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
         ahead: who was asked to connect for the generation after that, None before somebody was; unconnected: how many
             of them have not yet.

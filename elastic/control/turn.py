@@ -301,7 +301,9 @@ class Turn:
         self.do(Dismiss(workers=(name,), reason=reason))
 
     def blame_joiners(self) -> None:
-        """A forming failed: joiners among its members have one try less."""
+        """A forming failed: joiners among its members have one try less. Where all begin anew, nobody joins others."""
+        if self.state.view is not None and self.state.view.bootstrap:
+            return
         for member in self.state.members:
             if not member.healed:
                 self.set_worker(member.name, tries=member.tries + 1)

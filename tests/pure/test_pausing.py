@@ -140,6 +140,25 @@ def test_a_run_restarts_from_a_tier():
     assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume.step == 2
 
 
+def test_a_restart_from_a_tier_that_leads_no_further_is_not_tried_again():
+    """The steps that are made again are no progress, and would have it done for ever."""
+    ws = running(Kind.RESTART_FROM_TIER, checkpoint=Checkpoint())
+    lose(ws)
+    ws.feed(ev.RestoreFound(commit=commit(2)))
+    ws.feed(*(ev.Restored(worker=name, commit=commit(2)) for name in ("w0", "w2")))
+    ws.tick(5.0)
+    go_on(ws, 3)
+    ws.join("w3")
+    lose(ws, "w2", number=3)
+    assert ws.given(cmd.FindRestore) == [] and ws.phase is Phase.FORMING
+    assert "got no further than step 3" in ws.state.incidents[-1].decision
+    ws.form()
+    ws.stable(4)
+    ws.join("w4")
+    lose(ws, "w0", number=4)
+    assert ws.given(cmd.FindRestore), "it has got further"
+
+
 def test_where_no_tier_holds_anything_live_state_goes_on():
     ws = running(Kind.RESTART_FROM_TIER, checkpoint=Checkpoint())
     lose(ws)
