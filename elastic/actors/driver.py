@@ -293,8 +293,8 @@ class Driver:
         """What is to be carried out beside this thread; the rest is done."""
         found = list(Errands(fleet, self._tiers, state.settings.limits, self.emit).of(command))
         if isinstance(command, cmd.Form):
-            self._issue(command.view.generation)
-            found.insert(0, self._opening(fleet, command, state))
+            if self._issue(command.view.generation):
+                found.insert(0, self._opening(fleet, command, state))
         elif isinstance(command, cmd.DropFault):
             self.emit(ev.FaultRefused(fault=command.fault, reason=command.reason))
         return found
@@ -311,8 +311,13 @@ class Driver:
 
         return Errand(act=act, keys=(LEAVES_BEHIND,), within_s=state.settings.limits.lease_s)
 
-    def _issue(self, generation: int) -> None:
-        """No number is given out twice, and none is left out, whatever a supervisor asks for."""
-        if generation not in (self._issued_generation, self._issued_generation + 1):
-            raise RuntimeError(f"generation {generation} was asked for after {self._issued_generation}")
+    def _issue(self, generation: int) -> bool:
+        """No number is given out twice, and none is left out, whatever a supervisor asks for.
+
+        Returns:
+            Whether this one is new; else members are told of it again.
+        """
+        if generation not in (before := self._issued_generation, before + 1):
+            raise RuntimeError(f"generation {generation} was asked for after {before}")
         self._issued_generation = generation
+        return generation > before

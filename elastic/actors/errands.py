@@ -89,7 +89,9 @@ class Errands:
 
 
 def _addressees(command: Any) -> Iterable[str]:
-    if isinstance(command, cmd.Form | cmd.Connect):
+    if isinstance(command, cmd.Form):
+        return command.addressees
+    if isinstance(command, cmd.Connect):
         return [member.worker for member in command.view.members]
     return (command.worker,) if isinstance(command, cmd.Pause) else command.workers
 

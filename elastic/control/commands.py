@@ -63,9 +63,17 @@ class Pause(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Command):
-    """Form this generation."""
+    """Form this generation.
+
+    Attribute `only`: members that are told again, since they have missed it; empty: all are told.
+    """
 
     view: View
+    only: tuple[str, ...] = ()
+
+    @property
+    def addressees(self) -> tuple[str, ...]:
+        return self.only or tuple(member.worker for member in self.view.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -355,7 +355,7 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
     elif state.phase is Phase.RUNNING:
         turn.do(Go(workers=(record.name,), generation=state.generation, reason="the go was lost"))
     elif state.phase is Phase.FORMING and not record.formed:
-        turn.do(Form(view=state.view, reason="the forming was lost"))
+        turn.do(Form(view=state.view, only=(record.name,), reason="the forming was lost"))
     elif state.phase is Phase.FREEZING and not record.has_answered(state.generation):
         turn.do(Freeze(workers=(record.name,), generation=state.generation, reason="the freeze was lost"))
 

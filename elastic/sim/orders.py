@@ -150,7 +150,9 @@ def _generation(command: Any) -> int | None:
 
 def addressees(command: Any) -> tuple[str, ...]:
     """Workers that are told, or told of."""
-    if isinstance(command, cmd.Form | cmd.Connect):
+    if isinstance(command, cmd.Form):
+        return command.addressees
+    if isinstance(command, cmd.Connect):
         return tuple(member.worker for member in command.view.members)
     if isinstance(command, cmd.FindRestore):
         return ("",)

@@ -164,14 +164,13 @@ class World(Whereabouts):
     def order_to_form(self, command: cmd.Form) -> None:
         if command.view.bootstrap and command.view.generation > 1:
             self.start_over()
-        members = [member.worker for member in command.view.members]
-        is_clean = not self.named & set(members)
+        is_clean = self.named.isdisjoint(member.worker for member in command.view.members)
         must(is_clean, Law.NEVER_WRONG, lambda: "a corrupt worker belongs to a generation again")
         for name in self.named - self.doomed:
             record = self.ws.state.workers.get(name)
             is_over = record is None or record.standing in OVER
             must(is_over, Law.NEVER_WRONG, lambda: f"{name} is corrupt, and nobody has told it to die")  # noqa: B023
-        self.order(members, command)
+        self.order(command.addressees, command)
 
     def dismiss(self, command: cmd.Dismiss) -> None:
         if self.ws.phase not in (Phase.FINISHING, Phase.ENDED):

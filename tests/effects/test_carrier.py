@@ -208,6 +208,9 @@ def test_members_are_told_of_a_generation_once_it_is_sure_who_leads() -> None:
         errand.act()
     assert [line[:2] for line in fleet.told] == [("form", "w0"), ("form", "w1")]
     assert all(errand.after and not set(errand.after) & set(errand.keys) for errand in found)
+    fleet, (again,) = errands(cmd.Form(view=View(members=members, **told), only=("w1",), reason="it was lost"))
+    again.act()
+    assert [line[:2] for line in fleet.told] == [("form", "w1")] and again.after, "whoever has heard it is left alone"
 
 
 def test_a_start_that_hangs_is_a_death_and_is_taken_back_when_it_succeeds() -> None:

@@ -205,7 +205,7 @@ def test_a_lost_forming_is_said_again(known):
     ws.answer("w0", 3)
     worker = "w2" if known == 0 else "w0"
     overdue(ws, worker, known)
-    assert [form.view for form in ws.given(cmd.Form)] == [ws.view]
+    assert [(form.view, form.addressees) for form in ws.given(cmd.Form)] == [(ws.view, (worker,))]
     ws.form(worker)
     assert overdue(ws, worker, known) == ()
 
