@@ -158,7 +158,7 @@ class RayFleet:
         self._order(worker, "form", view)
 
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
-        self._order(worker, "restore", commit, number)
+        self._order(worker, "restore", commit, number, then=lambda _: self._listen_again(worker))
 
     def save(self, worker: str, commit: CommitId) -> None:
         self._order(worker, "save", commit)
@@ -291,7 +291,7 @@ class RayFleet:
             if self._monitors.admission.must_wait(self._node(event.worker), event):
                 return
         self._monitors.admission.heed(event)
-        if isinstance(event, (ev.FreezeAnswered, ev.AtDoor)):
+        if isinstance(event, (ev.FreezeAnswered, ev.AtDoor, ev.Restored, ev.RestoreRefused)):
             self._probes.end(event.worker)
         self._emit_event(event)
         match event:

@@ -3,7 +3,7 @@
 from itertools import takewhile
 
 from elastic.control import events as ev
-from elastic.control.commands import Fence, Finish, Freeze
+from elastic.control.commands import Fence, Finish, Freeze, Restore
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
@@ -107,14 +107,20 @@ def ask_again(turn: Turn) -> None:
     More and more rarely: whoever is gone for good is proven dead, or left behind, by and by. Comes at the end of a
     tick, which may have formed the next generation.
     """
-    lost = [member for member in turn.out_of_contact() if member.restoring is None]
+    lost = [member for member in turn.out_of_contact() if member.restoring is None or member.is_restoring]
     if not lost or turn.state.phase not in _WAITS_FOR_CONTACT:
         return
     state, oldest_s = turn.state, min(member.since_s for member in lost)
     if turn.attended_s - max(state.asked_s, oldest_s) < max(_ASKED_AFTER_S, (turn.attended_s - oldest_s) / 4):
         return
     turn.change(asked_s=turn.attended_s)
-    names, reason = tuple(member.name for member in lost), "contact may be back"
+    loading = [member for member in lost if member.restoring is not None]
+    for commit in dict.fromkeys(member.restoring for member in loading if member.restoring is not None):
+        whom = tuple(member.name for member in loading if member.restoring == commit)
+        turn.do(Restore(workers=whom, commit=commit, number=state.restores, reason="contact may be back"))
+    names, reason = tuple(member.name for member in lost if member.restoring is None), "contact may be back"
+    if not names:
+        return
     if state.phase is Phase.FINISHING:
         turn.do(Finish(workers=names, reason=reason))
     else:

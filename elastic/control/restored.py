@@ -17,6 +17,7 @@ def found(turn: Turn, event: ev.RestoreFound) -> None:
 def restored(turn: Turn, event: ev.Restored) -> None:
     if not _is_expected(turn.worker(event.worker), event.commit):
         return
+    turn.set_worker(event.worker, doubted=False)
     if _is_wanted(turn, event.commit):
         turn.set_worker(
             event.worker, standing=Standing.PARKED, answer=event.commit, prepared=None, healed=True, **IN_STEP
@@ -29,6 +30,7 @@ def restored(turn: Turn, event: ev.Restored) -> None:
 def refused(turn: Turn, event: ev.RestoreRefused) -> None:
     if not _is_expected(turn.worker(event.worker), event.commit):
         return
+    turn.set_worker(event.worker, doubted=False)
     if _is_wanted(turn, event.commit):  # what it was prepared for is dropped when it was asked
         turn.set_worker(event.worker, standing=Standing.PARKED, refused=True, kept=event.kept, prepared=None)
     else:
@@ -38,7 +40,8 @@ def refused(turn: Turn, event: ev.RestoreRefused) -> None:
 
 def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
     is_asked = worker.restoring is not None and worker.restoring.same_state(commit)
-    return is_asked and worker.is_restoring and worker.standing in (Standing.PARKED, Standing.LOADING)
+    is_back = worker.standing is Standing.SUSPECT and not worker.fenced  # contact was lost, and it tells of itself
+    return is_asked and worker.is_restoring and (is_back or worker.standing in (Standing.PARKED, Standing.LOADING))
 
 
 def _is_wanted(turn: Turn, commit: CommitId) -> bool:

@@ -6,7 +6,7 @@ from elastic.control import events as ev
 from elastic.control.commands import EndRun, Fence, FindRestore, Restore
 from elastic.control.outcome import Ending
 from elastic.control.restoring import why_no_rewind
-from elastic.control.state import Phase
+from elastic.control.state import Phase, Standing
 from elastic.control.values import NONE_LEFT_OUT
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit
@@ -179,6 +179,25 @@ def going_back_to_2(**options: int) -> BareController:
     ws.feed(ev.RewindAsked(to_step=2), ev.RestoreFound(commit=commit(2)))
     ws.answer("w0", 4)
     return ws
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_contact_that_is_lost_while_a_state_is_loaded_costs_nobody_its_life(is_loaded: bool):
+    """What it has said of that may have been lost with the contact: it is asked again, and says it again."""
+    ws = going_back_to_2()
+    ws.lose("w0")
+    ws.tick(after_s=1.1)
+    assert [(one.workers, one.commit) for one in ws.given(Restore)] == [(("w0",), commit(2))]
+    if is_loaded:
+        ws.feed(ev.Restored(worker="w0", commit=commit(2)))
+    else:
+        ws.feed(ev.RestoreRefused(worker="w0", commit=commit(2), reason="bad bytes"))
+    assert ws.standing("w0") is Standing.PARKED and not ws.state.workers["w0"].doubted
+    ws.feed(ev.Restored(worker="w1", commit=commit(2)))
+    ws.tick(after_s=2.0)
+    assert ws.phase is Phase.FORMING and "w1" in ws.members and ws.view.resume == commit(2)
+    given = ws.tick(after_s=200.0)
+    assert not any(isinstance(one, Fence) for one in given)
 
 
 def test_who_did_not_train_holds_nothing_to_go_on_with_where_a_step_back_comes_to_nothing():
