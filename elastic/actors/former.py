@@ -39,12 +39,15 @@ class Introduction:
 
     Attributes:
         heeded: incarnation of the driver that it heeds. gang: its replica. digest: of train_fn and seed.
+        node, pid: where it is.
     """
 
     heeded: int
     gang: int
     settings: RunSettings
     digest: str
+    node: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class Former:
         return Heirloom(
             found=tuple(one for one in going if one.gang in groups),
             handles={one.name: one.actor for one in (*left.values(), *mute)},
-            born={name: one.born for name, one in left.items()},
+            born={one.name: one.born for one in (*left.values(), *mute)},
             silent=silent,
             groups=groups,
             holders=holders(namespace(self._run)),

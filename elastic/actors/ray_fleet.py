@@ -18,7 +18,7 @@ from elastic.actors import crown
 from elastic.actors.answers import Answers, first_line
 from elastic.actors.draining import Drains
 from elastic.actors.fleet import Emit
-from elastic.actors.former import Heirloom
+from elastic.actors.former import Heirloom, Introduction
 from elastic.actors.hands import Hand, Hands
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.probing import Probes
@@ -117,7 +117,7 @@ class RayFleet:
         for member in view.members if view is not None else ():
             gang = left.silent.get(member.worker, _NO_GANG)
             hand = Hand(left.groups.get(gang), left.handles.get(member.worker), gang)
-            hand.address = (member.host, member.port)
+            hand.born, hand.address = left.born.get(member.worker, hand.born), (member.host, member.port)
             self._hands.add(member.worker, hand)
         for one in left.found:
             hand = Hand(left.groups[one.gang], left.handles[one.worker], one.gang, one.shard)
@@ -299,6 +299,7 @@ class RayFleet:
                 self._release(event.worker)
             case ev.FreezeAnswered():
                 self._listen_again(event.worker)
+                self._acquaint(event.worker)
 
     def _order(self, worker: str, method: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
         """Heeded as long as no newer driver has adopted the worker."""
@@ -362,6 +363,21 @@ class RayFleet:
         """It has answered: if contact was lost, it is back."""
         if not self._hands[worker].is_heard:
             self._listen(worker)
+
+    def _acquaint(self, worker: str) -> None:
+        """Whom this driver did not find when it took the run over, and who answers after all, is watched from now on."""
+        hand = self._hands[worker]
+        if hand.pid or hand.actor is None:
+            return
+
+        def introduced(told: Introduction) -> None:
+            if not hand.pid:
+                hand.node, hand.pid = told.node, told.pid
+                self._monitors.need(told.node)
+                self._put_under_watch(worker)
+                self._emit(ev.WorkerPlaced(worker=worker, node=told.node))
+
+        self._call(worker, "introduce", "control", then=introduced)
 
     def _lost(self, worker: str, error: Exception) -> None:
         self._hands[worker].is_heard = False

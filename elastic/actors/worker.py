@@ -1,6 +1,7 @@
 """Effect. A worker on Ray: a WorkerHost that knows its slot, its peers and its mates."""
 
 import logging
+import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -58,8 +59,10 @@ class RayWorkerHost(WorkerHost):
         group: PlacementGroup,
     ) -> None:
         spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, gang=gang, shard=shard)
-        self._introduction = partial(Introduction, gang=gang, settings=settings, digest=digest)
         self._node = ray.get_runtime_context().get_node_id()
+        self._introduction = partial(
+            Introduction, gang=gang, settings=settings, digest=digest, node=self._node, pid=os.getpid()
+        )
 
         def peers() -> list[PeerSource]:
             return peer_sources(settings.run, ray.get_runtime_context().get_node_id())

@@ -222,6 +222,25 @@ def test_a_host_at_the_drivers_address_is_knocked_at_as_others_are_and_vouches_f
     assert told == [ev.Knocked(workers=("w0", "w2"), unreached=(), answered=("w0",))]
 
 
+def test_whom_a_new_driver_did_not_find_and_who_answers_after_all_is_watched() -> None:
+    hand, asked, done = Hand(None, object()), list[Any](), list[Any]()
+    fleet = SimpleNamespace(
+        _hands={"w1": hand},
+        _monitors=SimpleNamespace(need=done.append),
+        _put_under_watch=done.append,
+        _emit=done.append,
+        _call=lambda worker, method, group, then: asked.append((method, then)),
+    )
+    for _ in range(2):  # it answers more than once before it has introduced itself
+        RayFleet._acquaint(cast(RayFleet, fleet), "w1")
+    for method, then in asked:
+        assert method == "introduce"
+        then(SimpleNamespace(node="n1", pid=7))
+    RayFleet._acquaint(cast(RayFleet, fleet), "w1")
+    assert len(asked) == 2 and (hand.node, hand.pid) == ("n1", 7)
+    assert done == ["n1", "w1", ev.WorkerPlaced(worker="w1", node="n1")]
+
+
 def call() -> tuple[Any, Future[Any]]:
     """A reference to the answer of a call, and the answer."""
     future: Future[Any] = Future()
