@@ -5,6 +5,7 @@ drain nowhere else, so it is polled.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -19,14 +20,16 @@ _LOOK_S = 0.25  # a look costs about 2 ms
 
 
 class Drains:
-    """Tells once of each node that Ray is draining.
+    """Tells once of each node that Ray is draining and that has workers: on others Ray places none.
+
+    A cluster may drain a node a minute, for other jobs.
 
     Args:
-        emit: takes the NodeNotice.
+        emit: takes the NodeNotice. has_workers: whether a node has.
     """
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
+    def __init__(self, emit: Emit, has_workers: Callable[[str], bool]) -> None:
+        self._emit, self._has_workers = emit, has_workers
         self._told: set[str] = set()
         self._due_s = 0.0
 
@@ -34,8 +37,10 @@ class Drains:
         if time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + _LOOK_S
-        for node, reason in draining_nodes().items():
-            if node not in self._told:
+        draining = draining_nodes()
+        self._told.intersection_update(draining)
+        for node, reason in draining.items():
+            if node not in self._told and self._has_workers(node):
                 self._told.add(node)
                 self._emit(ev.NodeNotice(node=node, reason=reason))
 

@@ -77,7 +77,7 @@ class RayFleet:
         self._then = self._answers.then
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings)
         self._striker = Striker(settings, self._monitors, self._emit, self._then)
-        self._drains = Drains(self._emit)
+        self._drains = Drains(self._emit, self._has_workers)
         work = (seed, carried(train_fn), digest)
         self._staff = Staff(settings, self._slots, work, self._then, self._came_up, self._lost)
         self._is_down = threading.Event()
@@ -365,7 +365,7 @@ class RayFleet:
             self._listen(worker)
 
     def _acquaint(self, worker: str) -> None:
-        """Whom this driver did not find when it took the run over, and who answers after all, is watched from now on."""
+        """Whom this driver did not find when it took the run over, and who answers after all, is watched then."""
         hand = self._hands[worker]
         if hand.pid or hand.actor is None:
             return

@@ -293,9 +293,9 @@ def test_each_drain_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "draining_nodes", lambda: now)
     monkeypatch.setattr(draining, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     told: list[ev.Event] = []
-    drains = Drains(told.append)
+    drains = Drains(told.append, lambda node: node != "another job's")
     drains.look_now_and_then()
-    now["b"] = "it is drained, too"
+    now |= {"b": "it is drained, too", "another job's": "it is idle"}
     drains.look_now_and_then()
     assert [event.node for event in told if isinstance(event, ev.NodeNotice)] == ["a"], "not again so soon"
     clock[0] += 1.0
