@@ -100,6 +100,7 @@ class Care:
         had_enough: the minimum stood at its first step, or the run was paused, since the time of the start last began;
             starts_again: how often it began anew for that.
         starts_from_s: no worker is started before; no_starts: why, empty if any may be.
+        start_trouble: how workers have ended before their first step since one stood there; empty: none has.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
@@ -127,6 +128,7 @@ class Care:
     starts_again: int = 0
     starts_from_s: float = -inf
     no_starts: str = ""
+    start_trouble: str = ""
 
     def moved_by(self, absent_s: float) -> "Care":
         """All times later by so much."""

@@ -70,6 +70,16 @@ def _expire_loading(turn: Turn) -> None:
             count_start_failure(turn, worker.name, why)
 
 
+def _expire_the_left(turn: Turn) -> None:
+    """Who was told to die, and is no member: nobody asks for proof, and where its host is gone there will be none."""
+    limits = turn.settings.limits
+    limit_s = limits.freeze_timeout_s + limits.lease_s
+    for name in [name for name in turn.tally.standings[Standing.SUSPECT] if name not in turn.tally.ranks]:
+        worker = turn.worker(name)
+        if worker.fenced and turn.attended_s - worker.since_s > limit_s:
+            turn.set_worker(name, standing=Standing.DEAD)
+
+
 def _expire_restore(turn: Turn) -> None:
     if not expire_restores(turn):
         limit_s = turn.settings.limits.restore_timeout_s
@@ -79,6 +89,7 @@ def _expire_restore(turn: Turn) -> None:
 
 def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
+    _expire_the_left(turn)
     consider_departure(turn)
     consider_growth(turn)
     consider_restore(turn)
@@ -214,6 +225,7 @@ def nodes_missing(turn: Turn, event: ev.NodesMissing) -> None:
 
 def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
+    _expire_the_left(turn)
     _expire_restore(turn)
     if turn.state.phase is not Phase.WAITING:
         return

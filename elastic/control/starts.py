@@ -23,9 +23,11 @@ def count_start_failure(turn: Turn, name: str, evidence: str) -> None:
     turn.tend(excused=frozenset(on_way & (care.excused | tally.nodes[turn.worker(name).node].keys())))
     turn.change(start_failures=turn.state.start_failures + 1)
     failures = turn.state.start_failures
+    in_a_row = "1 worker" if failures == 1 else f"{failures} workers in a row"
+    told = f"{in_a_row} ended before their first step; the last: {evidence}"
+    turn.tend(start_trouble=told)
     if failures < limit:
         return
-    told = f"{failures} workers in a row ended before their first step; the last: {evidence}"
     if turn.state.phase is Phase.STARTING:
         turn.fail(Ending.NOT_ENOUGH_SLOTS, told)
         return
@@ -51,8 +53,8 @@ def give_time_again(turn: Turn) -> None:
 def note_start(turn: Turn) -> None:
     """A worker stands at its first step: the row of failures is over."""
     turn.change(start_failures=0)
-    if turn.state.care.no_starts:
-        turn.tend(starts_from_s=-inf, no_starts="")
+    if turn.state.care.no_starts or turn.state.care.start_trouble:
+        turn.tend(starts_from_s=-inf, no_starts="", start_trouble="")
 
 
 def try_starts_again(turn: Turn) -> None:

@@ -476,10 +476,11 @@ class Turn:
 
     def fail_below_minimum(self) -> None:
         limit_s = self.settings.limits.jobset_downtime_threshold_s
+        cause = self.state.care.start_trouble or "add nodes, or lower Scaling.num_dp_replicas"
         self.fail(
             Ending.NOT_ENOUGH_SLOTS,
             f"the group stayed below the minimum of {self.settings.scaling.bounds[0]} replicas for "
-            f"Limits.jobset_downtime_threshold_s={limit_s}: add nodes, or lower Scaling.num_dp_replicas",
+            f"Limits.jobset_downtime_threshold_s={limit_s}: {cause}",
         )
 
     def end_if_all_left(self) -> None:

@@ -408,6 +408,10 @@ def test_a_lost_spare_is_replaced_at_once():
     ws = BareController(2, spares=1).run()
     ws.lose("w2")
     assert ws.addressees(cmd.StartWorker) == {"w3"} and ws.addressees(cmd.Fence) == {"w2"}
+    ws.tick(after_s=ws.state.settings.limits.lease_s)
+    assert ws.standing("w2") is Standing.SUSPECT, "until then it may live"
+    ws.tick(after_s=ws.state.settings.limits.freeze_timeout_s + 1.0)
+    assert ws.standing("w2") is Standing.DEAD and ws.phase is Phase.RUNNING
 
 
 def test_a_lost_member_is_replaced_after_the_first_step_that_follows():

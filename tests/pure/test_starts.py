@@ -126,7 +126,16 @@ def test_below_the_minimum_others_are_started_before_the_run_gives_up():
     assert (ws.phase, ws.given(cmd.StartWorker)) == (Phase.WAITING, [])
     assert started_after_s(ws) == pytest.approx(30.0)
     ws.join("w5")
-    assert ws.phase is Phase.FORMING
+    assert ws.phase is Phase.FORMING and ws.state.care.start_trouble == ""
+
+
+def test_a_run_that_gives_up_below_its_minimum_says_how_workers_have_ended():
+    ws = below_minimum()
+    ws.place("w2")
+    ws.die("w2")
+    ws.tick(after_s=ws.state.settings.limits.jobset_downtime_threshold_s + 1.0)
+    assert ws.phase is Phase.ENDED and ws.state.outcome is not None
+    assert "1 worker ended before their first step; the last: pid 1 is gone" in ws.state.outcome.message
 
 
 def test_a_wait_that_is_over_while_a_generation_is_replaced_starts_nobody_then():
