@@ -51,7 +51,8 @@ class JournalReader:
         self._raised: Entry | None = None
         self._faults: set[str] = set()  # of this life, by name
         self._reason, self._has_begun = "", False
-        self._opened_s: float | None = None
+        self._opened_s: float | None = None  # by a driver that has yet to begin
+        self._opened_by = 0
         self._acts: dict[tuple[str, str], Callable[[Line, float], None]] = {
             ("life", "Begun"): self._begun,
             ("event", "RunStarted"): self._started,
@@ -86,7 +87,7 @@ class JournalReader:
         if role is None:
             return False
         if line.get("life") == "Settings":
-            self._opened_s = at_s  # a driver opens the journal; what is before is another life's
+            self._opened_s, self._opened_by = at_s, line["incarnation"]  # what is before is another life's
             return True
         if role == "phase":
             self._phase(line, at_s)
@@ -103,12 +104,12 @@ class JournalReader:
         given, width = scaling["num_dp_replicas"], scaling["workers_per_replica"]
         replicas = given[-1] if isinstance(given, list | tuple) else given
         begun_s = at_s if self._opened_s is None else min(at_s, self._opened_s)
-        self._opened_s = None
         self._begin(begun_s, settings["incarnation"], replicas * width, width)
         self._book.run = settings["run"]
         self._has_begun = True
 
     def _begin(self, at_s: float, incarnation: int, workers: int, width: int) -> None:
+        self._opened_s = None
         self._book.begin_life(at_s, incarnation, workers, width)
         self._cause = self._book.cause
         self._incidents, self._open, self._before = {}, {}, set()
@@ -128,6 +129,10 @@ class JournalReader:
         self._book.mark(at_s, Category.DECIDING, self._cause)
 
     def _ended(self, line: Line, at_s: float) -> None:
+        if self._opened_s is not None:  # it has ended before it had decided anything
+            last = self._book.lives[-1] if self._book.lives else None
+            size = (0, 1) if last is None else (last.workers, last.width)
+            self._begin(self._opened_s, self._opened_by, *size)
         self._book.mark(at_s, Category.FINISHING)
         if self._book.lives:
             life = self._book.lives[-1]

@@ -248,6 +248,21 @@ def test_the_life_after_one_that_was_stopped_is_no_failure(error, kind, is_plann
     assert again.is_planned == is_planned and again.evidence[0].startswith(how)
 
 
+def test_a_driver_that_ends_before_its_first_turn_hides_no_outage():
+    """Somebody calls fit hours after the driver was killed, and Ctrl-C comes before anything was decided."""
+    journal = started().steps(3).sleep(3600.0)
+    journal.write(life="Settings", run="r", incarnation=2, knobs={})
+    journal.sleep(1.0)
+    for line in broken_off(None, journal.at_s, KeyboardInterrupt()):
+        journal.write(**line)
+    journal.incarnation = 2
+    account = journal.sleep(60.0).begin().account()
+    lost = only(account, "driver lost")
+    assert lost.evidence[0].startswith("life 1 fell silent") and "3600.0 s" in lost.evidence[0]
+    assert only(account, "resubmitted").is_planned
+    assert account.wall_seconds[C.BETWEEN_INCARNATIONS] == pytest.approx(3660.0)
+
+
 def test_no_secret_of_a_url_is_journalled():
     """The journal is copied into tiers, and reports are made of it."""
     url = "s3://KEY:SECRET@bucket/run?signature=SIGNED"

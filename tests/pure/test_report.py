@@ -260,11 +260,15 @@ def test_a_new_life_ends_the_lanes_of_the_last_one():
     scribe.steps(5, replicas=2)
     scribe.now_s += 60
     scribe.incarnation, scribe.generation = 2, 0
+    scribe.settings()
+    scribe.now_s += 2
     scribe.begin()
     scribe.start(["w2", "w3"], ["a"])
     now = made(scribe.lines)
     ends = {lane.name: lane.end for lane in now.timeline.lanes}
     assert ends["w0"] == "ended with the last driver" and ends["w2"] == ""
+    w0 = next(lane for lane in now.timeline.lanes if lane.name == "w0")
+    assert w0.ended_s == w0.segments[-1].end_s == pytest.approx(3.55), "nobody trains without a driver for a minute"
     assert now.headline.workers == 2
 
 

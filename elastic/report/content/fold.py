@@ -33,6 +33,8 @@ class Fold:
         self.incarnation = self.generation = 0
         self.began_s: float | None = None
         self.seen_s: float | None = None
+        self._before_s: float | None = None  # the line before this one
+        self._left_s: float | None = None  # the last one before a driver opened the journal that has yet to begin
         self._steps_told = Told()
         self.chronicle = Chronicle()
         self.settings: tuple[Setting, ...] = ()
@@ -54,7 +56,7 @@ class Fold:
         kind = next((str(line[role]) for role in ROLES if role in line), "")
         at_s = float(line["t"])
         self.began_s = at_s if self.began_s is None else self.began_s
-        self.seen_s = max(at_s, self.seen_s or at_s)
+        self._before_s, self.seen_s = self.seen_s, max(at_s, self.seen_s or at_s)
         self.phase = line.get("phase", self.phase)
         if kind == "StepStable" and not self._steps_told.is_new(line["report"]["commit"]["step"]):
             return
@@ -66,14 +68,19 @@ class Fold:
 
     def _started(self, at_s: float, line: Mapping[str, Any]) -> None:
         """A new life; whoever was there is gone with the last one."""
-        self.lanes.end_all(at_s, "ended with the last driver")
+        self.lanes.end_all(self._left_at_s(at_s), "ended with the last driver")
         self.ending = ""
 
     def _taken_over(self, at_s: float, line: Mapping[str, Any]) -> None:
         """Of members that were not found the new driver will tell; of others it knows nothing."""
         found = {one["worker"] for one in line["found"]}
-        self.lanes.end_all(at_s, "lost with the last driver", but={*found, *self.lanes.members})
+        self.lanes.end_all(self._left_at_s(at_s), "lost with the last driver", but={*found, *self.lanes.members})
         self.ending = ""
+
+    def _left_at_s(self, at_s: float) -> float:
+        """The last sign of the life before the one that begins now."""
+        left_s, self._left_s = self._before_s if self._left_s is None else self._left_s, None
+        return at_s if left_s is None else min(at_s, left_s)
 
     def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
         view = line["view"]
@@ -85,10 +92,10 @@ class Fold:
         outcome = line["outcome"]
         message = str(outcome.get("message", "")).partition("\n")[0]
         self.ending = outcome["ending"].replace("_", " ") + (f": {message}" if message else "")
-        self.lanes.end_all(at_s, "the run ended")
+        self.lanes.end_all(at_s if self._left_s is None else self._left_at_s(at_s), "the run ended")
 
     def _set(self, at_s: float, line: Mapping[str, Any]) -> None:
-        self.run, self.incarnation = line["run"], line["incarnation"]
+        self.run, self.incarnation, self._left_s = line["run"], line["incarnation"], self._before_s
         self.settings = tuple(
             Setting(path=path, value=_shown(one["value"]), source=one["source"]) for path, one in line["knobs"].items()
         )
