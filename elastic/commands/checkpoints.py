@@ -64,6 +64,8 @@ def places(function: Function, default: str | None = MEMORY) -> Any:
         timeout: float,
         **rest: Any,
     ) -> Any:
+        if address is not None and not peers:
+            raise click.UsageError("--address names the cluster of --peers: give both, or leave it out")
         is_given = persistent is not None or disk is not None or peers
         memory = Path(default) if default and memory is None and not is_given else memory
         where = Where(persistent=persistent, memory=memory, disk=disk, peers=peers, address=address, timeout=timeout)

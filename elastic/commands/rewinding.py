@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from elastic.commands.style import address_option, json_option, tell, timeout_option
 from elastic.control.values import AS_BEFORE, NONE_LEFT_OUT
@@ -72,12 +73,24 @@ def rewind(
     if killed and persistent is None:
         raise click.BadParameter("say with --persistent where RUN has its steps", param_hint="--killed")
     if persistent is not None:
+        _refuse_what_only_a_live_run_has()
         step = send_back_next_life(run, persistent, to_step, skip_batches, is_killed=killed)
     else:
         from elastic.actors.asking import rewind as rewind_run
 
         step = rewind_run(run, to_step, skip=skip_batches, timeout_s=timeout, address=address)
     tell({"run": run, "step": step}, as_json, f"{run} goes on after step {step}")
+
+
+def _refuse_what_only_a_live_run_has() -> None:
+    """
+    Raises:
+        UsageError: an option was given that would be passed over.
+    """
+    ctx = click.get_current_context()
+    for name in ("address", "timeout"):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is of a run that trains; with --persistent it has ended: leave it out")
 
 
 def _refuse_a_live_run(store: "Store", run: str, is_killed: bool) -> None:

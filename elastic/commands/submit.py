@@ -31,7 +31,7 @@ _SILENT = "the dashboard has not answered within --timeout {:g} s: is it alive, 
 @click.option("--config", "file", type=click.Path(path_type=Path), help="YAML that fit() is configured with.")
 @click.option("--set", "assignments", multiple=True, metavar="KNOB=VALUE", help="As an argument of fit; repeatable.")
 @click.option("--name", help="Of the run; a run that is submitted again under its name goes on.")
-@click.option("--working-dir", type=click.Path(path_type=Path), default=None, help="Sent along; default: nothing.")
+@click.option("--working-dir", type=click.Path(path_type=str), help="Or URI. Sent along; default: nothing.")
 @click.option("--pip", "packages", multiple=True, metavar="PACKAGE", help="For the job's environment; repeatable.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="For the job; repeatable.")
 @click.option("--address", default=None, help="Of the dashboard; default: RAY_API_SERVER_ADDRESS, or port 8265 here.")
@@ -50,7 +50,7 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     settings = _settings(options["file"], options["assignments"], name, variables)
     environment: dict[str, Any] = {"env_vars": variables | settings}
     if options["working_dir"] is not None:
-        environment["working_dir"] = str(options["working_dir"])
+        environment["working_dir"] = options["working_dir"]
     if options["packages"]:
         environment["pip"] = list(options["packages"])
     job_facts: dict[str, Any] = {

@@ -86,7 +86,7 @@ def write_tensor(file: IO[bytes], tensor: torch.Tensor) -> None:
 
 
 def read_file(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a file, by name.
+    """All tensors of a file, by name; by those that `safetensors.torch.save_model` has left out as tied to others, too.
 
     Raises:
         CorruptError: it is no safetensors file, or not all of one.
@@ -98,7 +98,8 @@ def read_file(path: Path) -> dict[str, torch.Tensor]:
             raise CorruptError(f"{path} is no safetensors file")
         try:
             header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
+            told = header.pop("__metadata__", None) or {}
+            tied = {name: kept for name, kept in told.items() if isinstance(kept, str)}  # names left out, and others
             placed = sorted(
                 (_placed(name, row) for name, row in header.items()),
                 key=lambda one: (one[0], one[1].nbytes),  # an empty one lies where another one begins
@@ -113,7 +114,7 @@ def read_file(path: Path) -> dict[str, torch.Tensor]:
             tensors[tensor.name] = _read_tensor(file, tensor, path)
     if size != _LENGTH_BYTES + length + at:
         raise CorruptError(f"{path} has {size} bytes, and not {_LENGTH_BYTES + length + at}")
-    return tensors
+    return {name: tensors[kept] for name, kept in tied.items() if kept in tensors} | tensors
 
 
 def _placed(name: str, row: Mapping[str, Any]) -> tuple[int, Named]:

@@ -1,7 +1,8 @@
 """Effect. A report on a terminal: the same parts as on the page, as far as they fit."""
 
+import re
+
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +12,7 @@ from elastic.report.content.model import Headline, Lane, Report, Slowness
 from elastic.report.content.words import duration, numbered
 
 _BAR = 28
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 _SILENT_S = 5.0  # as on the page; a run that goes on says something each few seconds
 _MOST_SPENT = 9
 _MOST_INCIDENTS = 6
@@ -25,7 +27,7 @@ _LOOKS = {"training": "blue", "ready": "cyan", "starting": "yellow", "gone": "di
 def screen(report: Report, silent_s: float | None = None) -> RenderableType:
     """All of it, for a terminal of any width. silent_s: since the last word of a run that goes on."""
     return Group(
-        Panel(_head(report.headline, report.metric), title=escape(report.headline.run or "a run"), title_align="left"),
+        Panel(_head(report.headline, report.metric), title=_plain(report.headline.run or "a run"), title_align="left"),
         *_silence(silent_s),
         _spent(report),
         _incidents(report),
@@ -33,7 +35,7 @@ def screen(report: Report, silent_s: float | None = None) -> RenderableType:
         _workers(report),
         _stragglers(report),
         _safety(report),
-        *(Text(f"{name}: {report.summaries[part]}", style="dim") for part, name in _SENTENCES.items()),
+        *(_plain(f"{name}: {report.summaries[part]}", style="dim") for part, name in _SENTENCES.items()),
     )
 
 
@@ -49,10 +51,10 @@ def _head(now: Headline, metric: str) -> Table:
     loss = "–" if now.loss is None else f"{now.loss:.4g}"
     resumed = "–" if now.typical_resume_s is None else duration(now.typical_resume_s)
     grid.add_row(
-        Text(now.ending or now.phase, style="bold red" if is_bad else "bold green"),
+        _plain(now.ending or now.phase, style="bold red" if is_bad else "bold green"),
         f"step {now.step}" if now.step >= 0 else "no step yet",
         f"goodput {now.goodput:.1%}",
-        Text(f"{metric or 'loss'} {loss}"),
+        _plain(f"{metric or 'loss'} {loss}"),
     )
     grid.add_row(
         f"for {duration(now.wall_s)}",
@@ -92,7 +94,7 @@ def _incidents(report: Report) -> RenderableType:
     for one in failures[-_MOST_INCIDENTS:]:
         state = duration(one.cost_s) if one.resumed_s is not None else "open"
         who = ", ".join(one.culprits[:3])
-        table.add_row(one.label, one.kind, escape(who), state, escape(one.decision))
+        table.add_row(one.label, one.kind, _plain(who), state, _plain(one.decision))
     return table
 
 
@@ -103,9 +105,9 @@ def _story(report: Report) -> RenderableType:
         return Text("")
     last = failures[-1]
     title = f"failure {last.label}: {last.kind}" + (f", on purpose: {last.injected}" if last.injected else "")
-    table = _table(escape(title), "after", "what")
+    table = _table(_plain(title), "after", "what")
     for told in last.told[:_MOST_TOLD]:
-        table.add_row(duration(told.at_s), escape(told.text))
+        table.add_row(duration(told.at_s), _plain(told.text))
     if (more := len(last.told) - _MOST_TOLD) > 0:
         table.add_row("", f"and {more} more lines: `elastic report` has them", style="dim")
     return table
@@ -116,12 +118,12 @@ def _workers(report: Report) -> RenderableType:
     if report.timeline.is_by_node:
         table = _table("nodes", "node", "trains")
         for lane in lanes[:_MOST_WORKERS]:
-            table.add_row(escape(lane.name), f"{lane.shares[-1]:.0%}" if lane.shares else "–")
+            table.add_row(_plain(lane.name), f"{lane.shares[-1]:.0%}" if lane.shares else "–")
     else:
         table = _table("workers", "worker", "node", "state", "pace")
         there = [lane for lane in lanes if not lane.end] or list(lanes)
         for lane in there[:_MOST_WORKERS]:
-            table.add_row(escape(lane.name), escape(lane.node), _state(lane), _pace(slow.get(lane.name)))
+            table.add_row(_plain(lane.name), _plain(lane.node), _state(lane), _pace(slow.get(lane.name)))
         lanes = tuple(there)
     if len(lanes) > _MOST_WORKERS:
         return Group(table, Text(f"and {len(lanes) - _MOST_WORKERS} more", style="dim"))
@@ -131,10 +133,10 @@ def _workers(report: Report) -> RenderableType:
 def _stragglers(report: Report) -> RenderableType:
     slow = [one for one in report.stragglers if (one.latest or one.mean) >= SLOW]
     if not slow:
-        return Text(report.summaries["stragglers"], style="dim")
+        return _plain(report.summaries["stragglers"], style="dim")
     table = _table("stragglers", "worker", "node", "pace", "worst")
     for one in slow[:_MOST_SLOW]:
-        table.add_row(escape(one.worker), escape(one.node), _pace(one), f"{one.worst:.2f}")
+        table.add_row(_plain(one.worker), _plain(one.node), _pace(one), f"{one.worst:.2f}")
     if (more := len(slow) - _MOST_SLOW) > 0:
         table.add_row(f"and {more} more", style="dim")
     return table
@@ -143,7 +145,7 @@ def _stragglers(report: Report) -> RenderableType:
 def _safety(report: Report) -> RenderableType:
     """The ladder, from the least safe rung to the safest, and why tiers are written as often as they are."""
     newest = [(one.name, one.values[-1]) for one in report.rungs if one.values]
-    sentence = Text(report.summaries["checkpoints"], style="dim")
+    sentence = _plain(report.summaries["checkpoints"], style="dim")
     if len(newest) < 2:
         return sentence
     table = _table("how safe each step is", "rung", "newest step", "behind")
@@ -154,14 +156,19 @@ def _safety(report: Report) -> RenderableType:
 
 def _state(lane: Lane) -> Text:
     state = lane.end or (lane.segments[-1].state if lane.segments else "starting")
-    return Text(state, style=_LOOKS.get(state, "red" if lane.end.startswith(("dead", "lost")) else "dim"))
+    return _plain(state, style=_LOOKS.get(state, "red" if lane.end.startswith(("dead", "lost")) else "dim"))
 
 
 def _pace(slowness: Slowness | None) -> str:
     return "–" if slowness is None else f"{slowness.latest or slowness.mean:.2f} × median"
 
 
-def _table(title: str, *columns: str) -> Table:
+def _plain(text: str, style: str = "") -> Text:
+    """What a run has named, or said: no markup, no emoji, and nothing that a terminal would obey."""
+    return Text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), style=style)
+
+
+def _table(title: str | Text, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in columns:
         is_number = name in ("wall time", "share", "cost", "pace", "worst", "trains", "after", "newest step", "behind")

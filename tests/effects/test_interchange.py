@@ -160,6 +160,18 @@ def test_an_empty_tensor_may_stand_behind_the_one_that_begins_where_it_does(tmp_
     assert found["a"].tolist() == [1.0] and found["none"].shape == (0,)
 
 
+def test_tied_weights_of_which_a_file_has_one_are_read_under_both_names(tmp_path):
+    """As the library itself saves a model: a run that begins with it has a model with both."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    model = nn.ModuleDict({"embedding": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
+    model["head"].weight = model["embedding"].weight
+    safetensors.save_model(model, str(tmp_path / "model.safetensors"))
+    assert len(safetensors.load_file(tmp_path / "model.safetensors")) == 1
+    found = read_file(tmp_path / "model.safetensors")
+    assert found.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model["head"].weight) for tensor in found.values())
+
+
 def test_p9_safetensors_are_written_by_the_letter(tmp_path):
     objects = Objects(1, 3)
     export(of(Shelf([shard_of(state_of(objects.tracked))]))[0], tmp_path / "out", Format.SAFETENSORS)

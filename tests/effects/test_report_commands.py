@@ -192,6 +192,18 @@ def test_names_on_the_terminal_are_no_markup(tmp_path: Path) -> None:
     assert text.count("[red]w0[/red]") >= 4, "as a worker, as a culprit, in the story, as a straggler"
 
 
+def test_what_a_run_says_is_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    scribe = Scribe()
+    scribe.begin()
+    scribe.start(["w0", "w1"], ["n"])
+    scribe.form(["w0", "w1"])
+    scribe.steps(3, replicas=2)
+    scribe.event("TrainFnRaised", worker="w0", summary="data.jsonl:100: cut \x1b[2J here", traceback="")
+    scribe.kill("w0", ["w1"])
+    text = shown(scribe.lines, tmp_path / "night")
+    assert "data.jsonl:100: cut" in text and "\x1b[2J" not in text
+
+
 def made_of(lines: list[dict]) -> Report:
     fold, ledger = Fold(), Ledger()
     for line in lines:
