@@ -50,7 +50,8 @@ class JournalCopy(Copying):
     def copy(self) -> None:
         try:
             if self._copied_bytes is None:
-                there = end_of(self._store, self._run)  # of another line of lives it may be further than ours
+                own = self._incarnation if self._number else None  # a newer driver may have gone on behind it
+                there = end_of(self._store, self._run, own)  # of another line of lives it may be further than ours
                 self._copied_bytes = there if self._number else min(there, self._before_bytes)
             while text := self._own(next_lines(self._path, self._copied_bytes)):
                 segment = Segment(self._copied_bytes, text.decode(errors="replace"))

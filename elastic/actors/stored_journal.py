@@ -163,7 +163,7 @@ def _knobs_of(store: Store, run: str) -> dict[str, Any]:
     return {}
 
 
-def end_of(store: Store, run: str) -> int:
-    """How many bytes of the journal are there. Errors are those of `StoredJournal`."""
-    last = last_of(objects(store, run))
+def end_of(store: Store, run: str, incarnation: int | None = None) -> int:
+    """How many bytes of the journal are there, by all lives or by one. Errors are those of `StoredJournal`."""
+    last = last_of(span for span in objects(store, run) if incarnation in (None, span.incarnation))
     return 0 if last is None else read(store, run, [last])[last.incarnation, last.last].end

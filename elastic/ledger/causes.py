@@ -1,5 +1,7 @@
 """Pure. Which injected faults an incident comes of: by their times, its class, and whom it names."""
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from math import inf
 
 from elastic.ledger.book import RAISED, Book, Entry, Struck
@@ -22,20 +24,35 @@ def linked(book: Book) -> dict[int, int]:
     """For injected faults that the controller has noticed, the incident that they became, or were a part of."""
     found = [one for one in book.entries if one.its_number is not None or one.kind == RAISED]
     felt = [one for one in book.struck if one.what.kind not in _SENSED_ONLY or one.is_sensed]
-    latest_first = sorted(felt, key=lambda one: one.what.at_s, reverse=True)
+    latest_first = _LatestFirst(felt)
+    longest_s = max((one.until_s - one.what.at_s for one in felt), default=0.0)
     links: dict[int, int] = {}
     for entry in found:  # of several that struck before it opened, the latest for each of its culprits
         unexplained = set(entry.culprits)
-        for struck in latest_first:
+        for struck in latest_first.between(entry.opened_s - _LINK_S - longest_s, entry.opened_s + _EARLY_S):
+            if not unexplained:
+                break
             whom = _hit(book, struck, entry) & unexplained
             if whom and struck.entry not in links and _has_opened(struck, entry):
                 links[struck.entry] = entry.number
                 unexplained -= whom
     for entry in found:  # what struck while it was open, and is no incident of its own, is a part of it
-        for struck in latest_first:
+        for struck in latest_first.between(entry.opened_s, inf if entry.resumed_s is None else entry.resumed_s):
             if struck.entry not in links and _has_joined(book, struck, entry):
                 links[struck.entry] = entry.number
     return links
+
+
+class _LatestFirst:
+    """Faults by when they struck: a run of weeks has tens of thousands, and as many incidents."""
+
+    def __init__(self, struck: Iterable[Struck]) -> None:
+        self._all = sorted(struck, key=lambda one: one.what.at_s, reverse=True)
+        self._ago_s = [-one.what.at_s for one in self._all]
+
+    def between(self, begin_s: float, end_s: float) -> list[Struck]:
+        """Those that struck then, both ends included."""
+        return self._all[bisect_left(self._ago_s, -end_s) : bisect_right(self._ago_s, -begin_s)]
 
 
 def _hit(book: Book, struck: Struck, entry: Entry) -> set[str]:

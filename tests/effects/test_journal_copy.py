@@ -28,7 +28,7 @@ from elastic.settings import RunSettings
 from tests.lines import whole_lines
 
 RUN = "r"
-SOON_S = 0.01
+SOON_S, NEVER_S = 0.01, 3600.0
 
 
 def stable(step: int, voted: bool = False) -> ev.StepStable:
@@ -122,6 +122,32 @@ def test_a_driver_that_stood_still_copies_no_line_of_its_successor(tmp_path: Pat
     second.write([line_of("event", 2.0, stable(1))])
     JournalCopy(journal.path, store, RUN, 1, period_s=SOON_S, before_bytes=0).close()
     JournalCopy(journal.path, store, RUN, 2, period_s=SOON_S, before_bytes=first).close()
+    for one in (journal, second):
+        one.close()
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()
+
+
+def test_who_stood_still_while_an_answer_came_copies_no_line_of_its_successor(tmp_path: Path) -> None:
+    """The segment is there, its answer was lost, and meanwhile another driver has gone on behind it."""
+
+    class Losing(DirectoryStore):
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            super().create(key, data)
+            raise StoreError("no answer")
+
+    store, journal = DirectoryStore(tmp_path / "store"), Journal(tmp_path / "here")
+    journal.settings(1.0, RUN, 1, ())
+    journal.write([line_of("event", 1.0, stable(0))])
+    first = journal.path.stat().st_size
+    copying = JournalCopy(journal.path, Losing(tmp_path / "store"), RUN, 1, period_s=NEVER_S, before_bytes=0)
+    copying.copy()
+    second = Journal(tmp_path / "here")
+    second.settings(2.0, RUN, 2, ())
+    second.write([line_of("event", 2.0, stable(1))])
+    JournalCopy(journal.path, store, RUN, 2, period_s=SOON_S, before_bytes=first).close()
+    copying.copy()
+    copying.close()
     for one in (journal, second):
         one.close()
     fetch_journal(tmp_path / "there", store, RUN)
