@@ -87,7 +87,8 @@ class Machines:
         self._client, self._cluster, self._limits = client, cluster, settings.limits
         self._run = whose(kuberay.namespace, settings.run)
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
-        self._held, self._is_shared = held or (lambda: taken(settings.run)), kuberay.interactive
+        self._held = held or (lambda: taken(settings.run))
+        self._is_shared = True if kuberay.interactive else None  # it is asked whose the cluster is
         self._replicas: int | None = None
         self._spares = 0
         if not kuberay.autoscale:
@@ -135,10 +136,13 @@ class Machines:
     def _look(self, state: RunState) -> None:
         try:
             alive = [one for one in state.workers.values() if one.standing not in OVER]
+            if self._is_shared is None:  # a job's own file may be used for a cluster that is there for all
+                self._is_shared = not self._client.is_of_a_job(self._cluster)
             held = self._held() if self._is_shared else Taken(frozenset(), frozenset())
             ours = {one.node for one in alive}
             wish = Wish(
                 quarantine=state.care.quarantine,
+                absent_s=state.absent_s,
                 unhealthy=frozenset(state.care.unhealthy),
                 busy=held.nodes | ours,
                 others=held.others - ours,
@@ -148,21 +152,28 @@ class Machines:
                 is_settled=bool(alive) and all(one.standing is not Standing.REQUESTED for one in alive),
                 is_shared=self._is_shared,
             )
+            seen = self._seen()
             orders, self._memory = reconcile(
-                self._run, wish, self._seen(), self._memory, time.time(), self._limits.start_timeout_s
+                self._run, wish, seen, self._memory, time.time(), self._limits.start_timeout_s
             )
         except KubeError as error:
             self._note(error)
             return
-        is_done = not self._is_blind
+        is_done, open_ = not self._is_blind, set[str]()
+        machines = {pod.name: pod.node for pod in seen.pods}
         for order in orders:
-            if self._is_blind and isinstance(order, Replace):
-                continue  # a machine is cordoned first: its next pod could come there again
+            if isinstance(order, Replace):  # a machine is cordoned first: its next pod could come there again
+                pods = frozenset(pod for pod in order.pods if not self._is_blind and machines.get(pod) not in open_)
+                if not pods:
+                    continue
+                order = replace(order, pods=pods)
             try:
                 self._carry_out(order)
             except Exception as error:  # the next look finds it undone; what is only told is told now, whatever it was
                 self._note(error)
                 is_done = False
+                if isinstance(order, Cordon) and isinstance(error, KubeError) and error.why is not Why.FORBIDDEN:
+                    open_.add(order.machine)
         if self._troubles and is_done:
             log.info("machines: Kubernetes answers again")
             self._troubles.clear()

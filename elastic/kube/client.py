@@ -38,6 +38,7 @@ _AGAIN_S = 0.05
 _PART_BYTES = 1 << 20
 _MERGE = "application/merge-patch+json"
 _AT_HOME = "~/.kube/config"
+_MADE_BY = "ray.io/originated-from-crd"  # a label of KubeRay's operator
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -174,6 +175,12 @@ class KubeClient:
             answer.close()
 
     # --- RayClusters ---
+
+    def is_of_a_job(self, cluster: str) -> bool:
+        """Whether a RayJob has made it, and it ends with that. Raises: KubeError."""
+        with told_apart(f"read RayCluster {cluster}"):
+            labels = self._get("rayclusters", cluster)["metadata"].get("labels") or {}
+            return bool(labels.get(_MADE_BY) == "RayJob")
 
     def groups(self, cluster: str) -> dict[str, GroupState]:
         """Its worker groups by name. Raises: KubeError."""

@@ -12,6 +12,7 @@ from elastic.kube.marks import marked_until_s
 from elastic.kube.objects import GroupState, Machine, Pod
 
 _GONE_NODES = 1024
+_SAME_S = 1.0  # ends that differ by no more are the same, computed twice
 # Taints that say that a machine is about to go; the cloud's own, and Kubernetes' for machines that are shut down.
 LEAVING = {
     "cloud.google.com/impending-node-termination": "the cloud takes the machine away",
@@ -29,6 +30,8 @@ class Wish:
 
     Attributes:
         quarantine: by Ray node, until when it gets no worker; infinite: it is to be replaced.
+        absent_s: by how much the ends of all quarantines have moved since the run began: while nobody controlled it,
+            no time passed for them.
         unhealthy: Ray nodes that fail their check: to be replaced too.
         busy: Ray nodes on which workers still are, of whatever run. others: those on which other runs have slots.
         addresses: of Ray nodes that are alive.
@@ -40,6 +43,7 @@ class Wish:
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
+    absent_s: float = 0.0
     unhealthy: frozenset[str] = frozenset()
     busy: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
@@ -130,7 +134,8 @@ class Memory:
         short_since_s: since when machines are missing, None if none are. told: how many were told of.
         warned: Ray nodes. pods: by Ray node, its pod as it was last seen; of nodes that are gone, the last ones.
         marked_until_s: by Ray node, what the mark on its machine said when it was last seen there: who has taken that
-            away, or made the machine anew, has done so on purpose.
+            away, or made the machine anew, has done so on purpose. marked_for_s: for which end that was, less what ends
+            had moved by then.
     """
 
     short_since_s: float | None = None
@@ -138,6 +143,7 @@ class Memory:
     warned: frozenset[str] = frozenset()
     pods: Mapping[str, Pod] = field(default_factory=dict)
     marked_until_s: Mapping[str, float] = field(default_factory=dict)
+    marked_for_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def reconcile(
@@ -154,7 +160,7 @@ def reconcile(
     pods = {pod.address: pod for pod in by_life if pod.address}
     at = {node: pods[address] for node, address in wish.addresses.items() if address in pods}
     memory = replace(memory, pods=_remembered(memory.pods, at))
-    memory = replace(memory, marked_until_s=_marks(run, wish, seen, memory))
+    memory = _with_marks(run, wish, seen, memory)
     orders += _quarantined(run, wish, seen, memory, now_s)
     orders += _released(run, wish, seen, at, memory.pods, now_s)
     warnings = _warnings(seen, at)
@@ -192,7 +198,11 @@ def _replaced(wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str,
     used = {pod.name for node, pod in at.items() if node in wish.busy}
     bad = {node for node, until_s in wish.quarantine.items() if isinf(until_s)} | wish.unhealthy
     bad |= {node for node in spared if node in at and at[node].node in seen.machines}
-    names = {known[node].name for node in bad if node in known and node not in wish.busy}
+    names = {
+        known[node].name
+        for node in bad
+        if node in known and node not in wish.busy and (not seen.machines or known[node].node in seen.machines)
+    }  # a machine that is not seen yet is not cordoned yet: the next pod could come there again
     orders: list[Order] = []
     for group in seen.groups:
         there = {pod.name for pod in seen.pods if pod.group == group.name and not pod.is_leaving}
@@ -225,14 +235,18 @@ def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list
     return [Scale(group=group.name, replicas=left, of=group.replicas, leave=names)]
 
 
-def _marks(run: str, wish: Wish, seen: Seen, memory: Memory) -> dict[str, float]:
+def _with_marks(run: str, wish: Wish, seen: Seen, memory: Memory) -> Memory:
     """Of the nodes in quarantine."""
-    found = {node: until_s for node, until_s in memory.marked_until_s.items() if node in wish.quarantine}
+    until, of = (
+        {node: at_s for node, at_s in before.items() if node in wish.quarantine}
+        for before in (memory.marked_until_s, memory.marked_for_s)
+    )
     for node in wish.quarantine.keys() & memory.pods.keys():
         machine = seen.machines.get(memory.pods[node].node)
         if machine is not None and (until_s := marked_until_s(run, machine)) is not None:
-            found[node] = until_s
-    return found
+            until[node] = until_s
+            of[node] = wish.quarantine[node] - wish.absent_s
+    return replace(memory, marked_until_s=until, marked_for_s=of)
 
 
 def _quarantined(run: str, wish: Wish, seen: Seen, memory: Memory, now_s: float) -> list[Order]:
@@ -240,7 +254,13 @@ def _quarantined(run: str, wish: Wish, seen: Seen, memory: Memory, now_s: float)
     orders: list[Order] = []
     for node, until_s in wish.quarantine.items():
         machine = seen.machines.get(memory.pods[node].node) if node in memory.pods else None
-        if machine is not None and until_s > now_s and memory.marked_until_s.get(node, -inf) < until_s:
+        if machine is None or until_s <= now_s:
+            continue
+        if marked_until_s(run, machine) is not None:
+            is_news = memory.marked_until_s[node] < until_s
+        else:  # it was given back, if it had a mark; only what was found since is a reason for another one
+            is_news = memory.marked_for_s.get(node, -inf) + _SAME_S < until_s - wish.absent_s
+        if is_news:
             orders.append(Cordon(machine=machine.name, until_s=until_s))
     return orders
 

@@ -189,6 +189,7 @@ def test_a_server_that_is_not_there_is_an_error_in_time(tmp_path, kube):
 
 def test_a_group_is_scaled_within_its_bounds(kube, client, named):
     cluster = raycluster(kube, named)
+    assert not client.is_of_a_job(cluster), "nobody's but ours"
     before = client.groups(cluster)["workers"]
     assert (before.low, before.high, before.replicas) == (4, 9, 4)
     assert client.scale(cluster, "workers", 6).replicas == 6

@@ -40,6 +40,7 @@ class Server:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     taints: tuple[Taint, ...] = ()
     nodes_s: float = 0.0
+    is_a_jobs: bool = True
 
     def _called(self, name: str, *arguments: Any) -> None:
         self.calls.append((name, *arguments))
@@ -49,6 +50,10 @@ class Server:
                 raise why
             after_s = 10.0 - 1e-3 * len(self.calls)  # what the client says of a time-out is never the same twice
             raise KubeError(f"{name}: {why.value} (Read timed out. (read timeout={after_s}))", why=why, status=0)
+
+    def is_of_a_job(self, cluster: str) -> bool:
+        self._called("is_of_a_job")
+        return self.is_a_jobs
 
     def groups(self, cluster: str) -> dict[str, GroupState]:
         self._called("groups")
@@ -140,9 +145,10 @@ def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
     ]
 
 
-def test_a_bad_machine_that_another_run_is_on_is_replaced_once_that_has_left(keep):
+@pytest.mark.parametrize("is_said", [True, False], ids=["its file says so", "by what the cluster is"])
+def test_a_bad_machine_that_another_run_is_on_is_replaced_once_that_has_left(keep, is_said):
     """Of a cluster to work on; where a run has it for itself, what still holds a processor there is what is bad."""
-    shared = keep(Server(), STATE, interactive=True, autoscale=False)
+    shared = keep(Server(is_a_jobs=is_said), STATE, interactive=is_said, autoscale=False)
     shared.taken = frozenset({"n0"})
     shared.machines.follow(BAD)
     looks = len(shared.server.calls)
@@ -161,7 +167,7 @@ def test_a_server_that_is_away_is_asked_again_and_told_of_once(keep, caplog):
     caplog.set_level(logging.WARNING, "elastic")
     kept = keep(Server(fails={"groups": Why.UNREACHABLE}), BAD)
     kept.until(lambda: len(kept.server.calls) > 5)
-    assert kept.server.names() == {"groups"}
+    assert kept.server.names() == {"is_of_a_job", "groups"}
     assert len([line for line in caplog.messages if "training goes on" in line]) == 1
     kept.server.fails.clear()
     kept.until(lambda: "replace_pods" in kept.server.names())
@@ -197,8 +203,10 @@ def test_what_fails_half_way_is_done_by_the_next_look(keep):
 def test_a_cordon_that_fails_is_ordered_again(keep):
     kept = keep(Server(fails={"quarantine": Why.BUSY}), BAD)
     kept.until(lambda: [call[0] for call in kept.server.calls].count("quarantine") > 2)
+    assert "replace_pods" not in kept.server.names(), "the next pod could come to the same machine"
     kept.server.fails.clear()
     kept.until(lambda: bool(kept.server.taints))
+    kept.until(lambda: "replace_pods" in kept.server.names())
 
 
 def test_what_is_not_done_is_not_told_of_as_done(keep, caplog):

@@ -236,6 +236,9 @@ def test_a_machine_that_somebody_has_given_back_or_made_anew_is_not_cordoned_aga
     memory = reconcile("llama", wish, held, memory, NOW_S, 60.0)[1]
     found, memory = reconcile("llama", wish, bare, memory, NOW_S, 60.0)
     assert not [one for one in found if isinstance(one, Cordon)]
+    moved = replace(wish, quarantine={"n1": until_s + 2.9}, absent_s=2.9)
+    found, memory = reconcile("llama", moved, bare, memory, NOW_S, 60.0)
+    assert not [one for one in found if isinstance(one, Cordon)], "nobody has found anything since"
     longer = replace(wish, quarantine={"n1": NOW_S + 900})
     again = [one for one in reconcile("llama", longer, bare, memory, NOW_S, 60.0)[0] if isinstance(one, Cordon)]
     assert again == ([] if until_s == inf else [Cordon(machine="m1", until_s=NOW_S + 900)]), "a new finding is news"
