@@ -20,16 +20,16 @@ _LOOK_S = 0.25  # a look costs about 2 ms
 
 
 class Drains:
-    """Tells once of each node that Ray is draining and that has workers: on others Ray places none.
+    """Tells once of each node that Ray is draining and that is of use to the run: on others Ray places none.
 
     A cluster may drain a node a minute, for other jobs.
 
     Args:
-        emit: takes the NodeNotice. has_workers: whether a node has.
+        emit: takes the NodeNotice. is_in_use: whether a node has workers, or stand-ins.
     """
 
-    def __init__(self, emit: Emit, has_workers: Callable[[str], bool]) -> None:
-        self._emit, self._has_workers = emit, has_workers
+    def __init__(self, emit: Emit, is_in_use: Callable[[str], bool]) -> None:
+        self._emit, self._is_in_use = emit, is_in_use
         self._told: set[str] = set()
         self._due_s = 0.0
 
@@ -40,7 +40,7 @@ class Drains:
         draining = draining_nodes()
         self._told.intersection_update(draining)
         for node, reason in draining.items():
-            if node not in self._told and self._has_workers(node):
+            if node not in self._told and self._is_in_use(node):
                 self._told.add(node)
                 self._emit(ev.NodeNotice(node=node, reason=reason))
 

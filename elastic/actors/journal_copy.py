@@ -50,7 +50,9 @@ class JournalCopy(Copying):
     def copy(self) -> None:
         try:
             if self._copied_bytes is None:
-                own = self._incarnation if self._number else None  # a newer driver may have gone on behind it
+                if self._number and newest_life(self._path) > self._incarnation:
+                    return  # it writes to this file, and has gone on behind what is there of this life
+                own = self._incarnation if self._number else None
                 there = end_of(self._store, self._run, own)  # of another line of lives it may be further than ours
                 self._copied_bytes = there if self._number else min(there, self._before_bytes)
             while text := self._own(next_lines(self._path, self._copied_bytes)):

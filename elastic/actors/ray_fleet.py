@@ -77,7 +77,7 @@ class RayFleet:
         self._then = self._answers.then
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings)
         self._striker = Striker(settings, self._monitors, self._emit, self._then)
-        self._drains = Drains(self._emit, self._has_workers)
+        self._drains = Drains(self._emit, self._is_in_use)
         work = (seed, carried(train_fn), digest)
         self._staff = Staff(settings, self._slots, work, self._then, self._came_up, self._lost)
         self._is_down = threading.Event()
@@ -338,6 +338,9 @@ class RayFleet:
 
     def _has_workers(self, node: str) -> bool:
         return any(hand.node == node for _, hand in self._hands.there())
+
+    def _is_in_use(self, node: str) -> bool:
+        return self._has_workers(node) or self._staff.stand_ins.is_on(node)
 
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]

@@ -131,6 +131,11 @@ class StandIns:
         with self._lock:
             return bool(self._all)
 
+    def is_on(self, node: str) -> bool:
+        """Whether there is one on this node."""
+        with self._lock:
+            return any(one.node == node for one in self._all)
+
     def take(self, node: str) -> StandIn | None:
         """One on this node, which is nobody's any more; None: there is none.
 

@@ -1,5 +1,6 @@
 """Effect. What the persistent tier has of a run's journal: segments of whole lines, each by itself or merged."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -151,16 +152,26 @@ def knobs_of(store: Store, run: str) -> dict[str, Any]:
 
 def _knobs_of(store: Store, run: str) -> dict[str, Any]:
     there = objects(store, run)
-    newest = max((span.incarnation for span in there), default=0)
-    for span in sorted(one for one in there if one.incarnation == newest):
-        text = "".join(one.text for _, one in sorted(read(store, run, [span]).items()))
-        for line in text.splitlines():
-            if '"Settings"' not in line:
-                continue
-            told = json.loads(line)
-            if told.get("life") == "Settings" and told["incarnation"] == newest:
-                return {path: one["value"] for path, one in told["knobs"].items()}
+    for life in sorted({span.incarnation for span in there}, reverse=True):
+        newest: dict[str, Any] | None = None
+        for span in sorted(one for one in there if one.incarnation == life):
+            text = "".join(one.text for _, one in sorted(read(store, run, [span]).items()))
+            for told in _settings_in(text):  # first of an earlier life, whose last lines this one has copied
+                newest = told
+            if newest is not None and newest["incarnation"] == life:
+                break
+        if newest is not None:
+            return {path: one["value"] for path, one in newest["knobs"].items()}
     return {}
+
+
+def _settings_in(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        if '"Settings"' in line:
+            with contextlib.suppress(ValueError):  # who was killed on the way has left a part of it
+                told: dict[str, Any] = json.loads(line)
+                if told.get("life") == "Settings":
+                    yield told
 
 
 def end_of(store: Store, run: str, incarnation: int | None = None) -> int:

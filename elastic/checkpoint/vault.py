@@ -31,6 +31,7 @@ LEASE_S = 900.0
 STALL_S = 600.0
 THREADS = 8
 _REGISTER_TRIES = 100
+_TAKEN_BACK_TRIES = 3
 
 
 class FencedError(StoreError):
@@ -124,7 +125,10 @@ class Vault:
         try:
             self.check_fence()
         except FencedError:
-            self.store.delete(key)
+            for _ in range(_TAKEN_BACK_TRIES):
+                with contextlib.suppress(StoreError):
+                    self.store.delete(key)
+                    break
             raise
 
     def forks(self) -> list[Fork]:

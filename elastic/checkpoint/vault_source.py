@@ -157,8 +157,9 @@ class VaultSource:
                 raise
             except StoreError as error:
                 self._vault.check_unleased(name)
-                self._unleased.add(name)
-                log.warning("%s: %s is read without a lease: %s", self.where, name, error)
+                if lease is None:  # else it lasts for a while yet, and is renewed with the next read
+                    self._unleased.add(name)
+                    log.warning("%s: %s is read without a lease: %s", self.where, name, error)
 
 
 def _is_silence(error: Exception) -> TypeGuard[StoreError]:

@@ -71,13 +71,17 @@ def _expire_loading(turn: Turn) -> None:
 
 
 def _expire_the_left(turn: Turn) -> None:
-    """Who was told to die, and is no member: nobody asks for proof, and where its host is gone there will be none."""
+    """Who is lost, and no member: nobody asks for proof, and where its host is gone there will be none."""
     limits = turn.settings.limits
     limit_s = limits.freeze_timeout_s + limits.lease_s
     for name in [name for name in turn.tally.standings[Standing.SUSPECT] if name not in turn.tally.ranks]:
         worker = turn.worker(name)
-        if worker.fenced and turn.attended_s - worker.since_s > limit_s:
+        if turn.attended_s - worker.since_s <= limit_s:
+            continue
+        if worker.fenced:
             turn.set_worker(name, standing=Standing.DEAD)
+        else:
+            _give_up(turn, worker)
 
 
 def _expire_restore(turn: Turn) -> None:
@@ -125,17 +129,26 @@ def ask_again(turn: Turn) -> None:
     if turn.attended_s - max(state.asked_s, oldest_s) < max(_ASKED_AFTER_S, (turn.attended_s - oldest_s) / 4):
         return
     turn.change(asked_s=turn.attended_s)
-    loading = [member for member in lost if member.restoring is not None]
-    for commit in dict.fromkeys(member.restoring for member in loading if member.restoring is not None):
-        whom = tuple(member.name for member in loading if member.restoring == commit)
-        turn.do(Restore(workers=whom, commit=commit, number=state.restores, reason="contact may be back"))
-    names, reason = tuple(member.name for member in lost if member.restoring is None), "contact may be back"
+    reason = "contact may be back"
+    _ask_to_load(turn, [member for member in lost if member.restoring is not None], reason)
+    names = tuple(member.name for member in lost if member.restoring is None)
     if not names:
         return
     if state.phase is Phase.FINISHING:
         turn.do(Finish(workers=names, reason=reason))
     else:
         turn.do(Freeze(workers=names, generation=state.generation, reason=reason))
+
+
+def _ask_to_load(turn: Turn, lost: list[WorkerRecord], reason: str) -> None:
+    """What counts now, whatever they were told before: an order that was answered is only answered again."""
+    restore = turn.state.restore
+    if not lost or turn.state.phase is not Phase.WAITING or restore is None or restore.commit is None:
+        return
+    others = [member.name for member in lost if member.restoring != restore.commit]
+    turn.set_workers(others, restoring=restore.commit, restoring_s=turn.attended_s)
+    names = tuple(member.name for member in lost)
+    turn.do(Restore(workers=names, commit=restore.commit, number=restore.number, reason=reason))
 
 
 def _press(turn: Turn, member: WorkerRecord, waited_s: float) -> None:

@@ -5,6 +5,7 @@ from elastic.control.forming import start_if_ready, try_form
 from elastic.control.growth import consider_growth
 from elastic.control.restoring import come_late, consider_restore, take_answer
 from elastic.control.state import IN_STEP, Phase, Standing, WorkerRecord
+from elastic.control.taking_over import dismiss_surplus
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId
 
@@ -17,6 +18,7 @@ def found(turn: Turn, event: ev.RestoreFound) -> None:
 def restored(turn: Turn, event: ev.Restored) -> None:
     if not _is_expected(turn.worker(event.worker), event.commit):
         return
+    is_back = turn.worker(event.worker).standing is Standing.SUSPECT  # and may have been replaced meanwhile
     turn.set_worker(event.worker, doubted=False)
     if _is_wanted(turn, event.commit):
         turn.set_worker(
@@ -24,17 +26,22 @@ def restored(turn: Turn, event: ev.Restored) -> None:
         )
     else:
         come_late(turn, event.worker)
+    if is_back:
+        dismiss_surplus(turn)
     go_on(turn)
 
 
 def refused(turn: Turn, event: ev.RestoreRefused) -> None:
     if not _is_expected(turn.worker(event.worker), event.commit):
         return
+    is_back = turn.worker(event.worker).standing is Standing.SUSPECT  # and may have been replaced meanwhile
     turn.set_worker(event.worker, doubted=False)
     if _is_wanted(turn, event.commit):  # what it was prepared for is dropped when it was asked
         turn.set_worker(event.worker, standing=Standing.PARKED, refused=True, kept=event.kept, prepared=None)
     else:
         come_late(turn, event.worker, event.kept)
+    if is_back:
+        dismiss_surplus(turn)
     go_on(turn)
 
 

@@ -23,8 +23,8 @@ def count_start_failure(turn: Turn, name: str, evidence: str) -> None:
     turn.tend(excused=frozenset(on_way & (care.excused | tally.nodes[turn.worker(name).node].keys())))
     turn.change(start_failures=turn.state.start_failures + 1)
     failures = turn.state.start_failures
-    in_a_row = "1 worker" if failures == 1 else f"{failures} workers in a row"
-    told = f"{in_a_row} ended before their first step; the last: {evidence}"
+    whose = "1 worker ended before its" if failures == 1 else f"{failures} workers in a row ended before their"
+    told = f"{whose} first step; the last: {evidence}"
     turn.tend(start_trouble=told)
     if failures < limit:
         return

@@ -476,7 +476,8 @@ class Turn:
 
     def fail_below_minimum(self) -> None:
         limit_s = self.settings.limits.jobset_downtime_threshold_s
-        cause = self.state.care.start_trouble or "add nodes, or lower Scaling.num_dp_replicas"
+        trouble, advice = self.state.care.start_trouble, "add nodes, or lower Scaling.num_dp_replicas"
+        cause = f"{trouble}; or {advice}" if trouble else advice
         self.fail(
             Ending.NOT_ENOUGH_SLOTS,
             f"the group stayed below the minimum of {self.settings.scaling.bounds[0]} replicas for "

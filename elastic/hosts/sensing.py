@@ -279,7 +279,7 @@ class Senses:
             self._tell_all(compare_gpu(before, now, self._health))
 
     def _wait_for_events(self, gpus: Gpus) -> None:
-        """XIDs, until the next look is due: at once after one, so that what is counted is its worker's."""
+        """XIDs as they come, until the next look is due; what each has damaged is counted at once, as its worker's."""
         due_s = time.monotonic() + self._health.period_s
         while self._looks_on and (left_s := due_s - time.monotonic()) > 0:
             with self._gpu_look:
@@ -293,11 +293,14 @@ class Senses:
             reading = self._gpus.get(device)
             detail = f"{reading.name if reading else 'a GPU'}: {sentence}"
             finding = Finding(device=device, kind=FindingKind.XID, severity=severity, detail=detail, code=code)
-            if not self._on(finding):  # a process may have come since the processes were last looked at
+            is_named = bool(self._on(finding))
+            if not is_named:  # a process may have come since the processes were last looked at
                 with self._gpu_look:
                     self._look_at(gpus, with_links=True)
             self._found(finding)
-            return
+            if is_named:
+                with self._gpu_look:
+                    self._look_at(gpus, with_links=False)
 
     # --- the thread that looks at the rest of the host ---
 

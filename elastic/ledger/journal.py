@@ -87,7 +87,8 @@ class JournalReader:
         if role is None:
             return False
         if line.get("life") == "Settings":
-            self._opened_s, self._opened_by = at_s, line["incarnation"]  # what is before is another life's
+            self._opened_s = at_s  # a driver opens the journal; what is before is another life's
+            self._opened_by = int(line.get("incarnation", len(self._book.lives) + 1))
             return True
         if role == "phase":
             self._phase(line, at_s)

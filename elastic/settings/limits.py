@@ -101,8 +101,8 @@ class Limits:
             the job, with the lost restarted; one more, and the policy gives up. (incidents; default 10: several nodes
             may fail in a row, a run that makes no step at all is broken)
         max_workload_restarts: how often in a row all workers may start again from a checkpoint, since nobody held the
-            state any more, without the run getting past the step it had reached; one more ends it. (restarts;
-            default 10: what kills all of them at the same step each time will do so again)
+            state any more, or the policy wanted it, without the run getting past the step it had reached; one more ends
+            it. (restarts; default 10: what kills all of them at the same step each time will do so again)
         poison_deaths: a micro-batch in flight at so many deaths, in one attempt after the other at its step, is taken
             for their cause: the policy ends the run, or has the step left out. (deaths; default 3: in a small group two
             may strike it by chance)

@@ -211,6 +211,7 @@ class Session(DataDoor):
                 with step:
                     step.leave_out(why)
             else:
+                rng.seed_all(replica.seed, number, rng.DOOR)
                 self._hooks.step_begins(step)
                 rng.seed_all(replica.seed, number, rng.DOOR)  # whatever they have drawn, the leader's for one
                 with self._around.section():

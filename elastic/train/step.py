@@ -161,7 +161,6 @@ class Step:
             return
         replica.mute = ""
         self._reduce()
-        rng.seed_all(replica.seed, self.number, rng.BODY)  # not all replicas have run acts of the last step meanwhile
 
     def backward(self, loss: torch.Tensor, scaler: Any = None, *, weight: float | torch.Tensor | None = None) -> None:
         """Back-propagate the mean loss of the current micro-batch, weighted by its share of the global batch.
@@ -381,6 +380,7 @@ class Step:
         replica.has_talked_on_gpu = False  # what was said before is in what all have summed
         replica.page.note(Flying.IN_BODY)
         replica.reduced(self)
+        rng.seed_all(replica.seed, self.number, rng.BODY)  # not all replicas have run acts of the last step meanwhile
 
     def _divide(self, tail: Tail) -> None:
         """From weighted sums to the weighted mean: only now is it known what the weights add up to."""

@@ -78,6 +78,8 @@ class World:
         kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=2, autoscale=False)
         kuberay = replace(kuberay, spare_pool="reserve" if reserve else "")
         objects = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")
+        labels = objects["raycluster"]["metadata"].setdefault("labels", {})
+        labels["ray.io/originated-from-crd"] = "RayJob"  # as the operator makes it for a job
         groups = objects["raycluster"]["spec"]["workerGroupSpecs"]
         group = next(one for one in groups if one["groupName"] == "workers")
         group |= {"replicas": pods, "maxReplicas": max(pods, group["maxReplicas"])}

@@ -334,8 +334,11 @@ def test_gc_keeps_what_the_run_was_told_to_keep_unless_it_is_told_otherwise(call
         for life, every in ((vault.incarnation - 1, 2), (vault.incarnation, 3)):
             knobs = {"checkpoint.keep.every": {"value": every, "source": "run.yaml:3"}}
             told = {"t": 1.0, "life": "Settings", "run": "r", "incarnation": life, "knobs": knobs}
-            for number, text in enumerate(("before\n", json.dumps(told) + "\n"), start=1):
+            for number, text in enumerate((f"{json.dumps(told)[:-9]}\n", json.dumps(told) + "\n"), start=1):
                 vault.store.create(key_of("r", Span(life, number, number)), encoded([Segment(0, text)]))
+            assert kept(call, *place) == {2: [6, 5, 4, 2, 1], 3: [6, 5, 3, 1]}[every]
+        after = Span(vault.incarnation + 1, 1, 1)  # a driver that was killed before its own settings were copied
+        vault.store.create(key_of("r", after), encoded([Segment(0, "the last lines of the life before\n")]))
         assert kept(call, *place) == [6, 5, 3, 1]
         assert kept(call, *place, "--keep-last", 1) == [6, 3, 1]
         assert kept(call, *place, "--keep-every", 0) == [6, 5]

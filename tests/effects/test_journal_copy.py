@@ -128,27 +128,32 @@ def test_a_driver_that_stood_still_copies_no_line_of_its_successor(tmp_path: Pat
     assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()
 
 
-def test_who_stood_still_while_an_answer_came_copies_no_line_of_its_successor(tmp_path: Path) -> None:
-    """The segment is there, its answer was lost, and meanwhile another driver has gone on behind it."""
+def test_who_stood_still_while_an_answer_was_lost_copies_no_line_of_its_successor(tmp_path: Path) -> None:
+    """Its segment is there, and shorter than what it would write now; meanwhile another driver has gone on behind it."""
 
     class Losing(DirectoryStore):
+        lost = 0
+
         def create(self, key: str, data: bytes | memoryview) -> None:
             super().create(key, data)
-            raise StoreError("no answer")
+            self.lost += 1
+            if self.lost == 1:
+                raise StoreError("no answer")
 
     store, journal = DirectoryStore(tmp_path / "store"), Journal(tmp_path / "here")
     journal.settings(1.0, RUN, 1, ())
-    journal.write([line_of("event", 1.0, stable(0))])
-    first = journal.path.stat().st_size
     copying = JournalCopy(journal.path, Losing(tmp_path / "store"), RUN, 1, period_s=NEVER_S, before_bytes=0)
     copying.copy()
+    journal.write([line_of("event", 1.0, stable(0))])
     second = Journal(tmp_path / "here")
+    first = journal.path.stat().st_size
     second.settings(2.0, RUN, 2, ())
     second.write([line_of("event", 2.0, stable(1))])
-    JournalCopy(journal.path, store, RUN, 2, period_s=SOON_S, before_bytes=first).close()
+    following = JournalCopy(journal.path, store, RUN, 2, period_s=NEVER_S, before_bytes=first)
+    following.copy()
+    second.write([line_of("event", 3.0, stable(2))])
     copying.copy()
-    copying.close()
-    for one in (journal, second):
+    for one in (copying, following, journal, second):
         one.close()
     fetch_journal(tmp_path / "there", store, RUN)
     assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()

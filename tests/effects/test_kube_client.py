@@ -66,9 +66,9 @@ def rayjob(name: str) -> dict[str, Any]:
     return one | {"metadata": {"name": name, "namespace": "default"}}
 
 
-def raycluster(kube: Any, name: str) -> str:
+def raycluster(kube: Any, name: str, **labels: str) -> str:
     one = render(with_kuberay(interactive=True, entrypoint=""), "1")["raycluster"]
-    status, answer = create(kube, one | {"metadata": {"name": name, "namespace": "default"}})
+    status, answer = create(kube, one | {"metadata": {"name": name, "namespace": "default", "labels": labels}})
     assert status == 201, answer
     return name
 
@@ -187,9 +187,13 @@ def test_a_server_that_is_not_there_is_an_error_in_time(tmp_path, kube):
 # --- RayClusters ------------------------------------------------------------------------------------------------------
 
 
+def test_whether_a_job_has_made_a_cluster_is_told_by_the_operators_label(kube, client, named):
+    assert client.is_of_a_job(raycluster(kube, named, **{"ray.io/originated-from-crd": "RayJob"}))
+    assert not client.is_of_a_job(raycluster(kube, f"{named}-lab"))
+
+
 def test_a_group_is_scaled_within_its_bounds(kube, client, named):
     cluster = raycluster(kube, named)
-    assert not client.is_of_a_job(cluster), "nobody's but ours"
     before = client.groups(cluster)["workers"]
     assert (before.low, before.high, before.replicas) == (4, 9, 4)
     assert client.scale(cluster, "workers", 6).replicas == 6

@@ -328,7 +328,7 @@ def test_a_cluster_without_the_workers_group_is_told_of_once(keep, caplog):
     caplog.set_level(logging.WARNING, "elastic")
     kept = keep(Server(lacks=("workers",)), BAD)
     kept.until(lambda: len(kept.server.calls) > 6)
-    assert kept.server.names() == {"groups", "pods"}
+    assert kept.server.names() == {"is_of_a_job", "groups", "pods"}
     (told,) = [line for line in caplog.messages if "training goes on" in line]
     assert "RayCluster c has no worker group workers" in told
 

@@ -17,10 +17,10 @@ from elastic.control import events as ev
 from elastic.control.values import Member, View
 from elastic.errors import StateError
 from elastic.policies.interval import Schedule
-from elastic.settings import Interval
+from elastic.settings import Checkpoint, Interval
 from elastic.train import copies, snapshot
 from elastic.train.copies import Copies, HostCopies
-from tests.effects.book import RUN, Book, staged, wait_for_slots
+from tests.effects.book import EVERY, RUN, Book, staged, wait_for_slots
 from tests.effects.helpers import LONG_S
 from tests.effects.idiom import STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.solo import Solo
@@ -495,8 +495,8 @@ def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: P
 
 def test_where_the_directory_of_the_memory_tier_is_missing_training_goes_on_and_it_is_told_once(tmp_path: Path) -> None:
     """As on the node of a replacement, where nobody has mounted it."""
-    book = Book(tmp_path / "nowhere")
-    ended = book.solo().run(trained())
+    checkpoint = Checkpoint(local_interval=EVERY, memory=str(tmp_path / "nowhere"), peers=0)
+    ended = Solo(tmp_path, checkpoint=checkpoint, blame_grace_s=0.05).run(trained())
     assert_like_a_plain_loop(ended)
     (told,) = [event for event in ended.events if isinstance(event, ev.TierDegraded)]
     assert told.tier == "memory" and "nowhere cannot be used: [Errno 2]" in told.reason

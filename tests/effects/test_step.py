@@ -547,7 +547,7 @@ def test_a_collective_that_fails_by_itself_breaks_the_generation(solo):
 
 def test_what_acts_and_callbacks_draw_is_not_missed_by_the_code_behind_them(solo):
     """Acts on a stable step run where it is known to be stable, which is not the same place on all replicas."""
-    drawn, acts = {}, []
+    drawn, acts, calls = {}, [], []
 
     def act():
         acts.append(torch.rand(7))
@@ -560,10 +560,13 @@ def test_what_acts_and_callbacks_draw_is_not_missed_by_the_code_behind_them(solo
 
     class Drawing(WorkerCallback):
         def on_step_begin(self, step):
-            acts.append(torch.rand(7))
+            calls.append((step.index, torch.rand(7)))
 
     assert_like_a_plain_loop(solo.run(with_callbacks(trained(hook), [Drawing()])))
-    assert len(acts) >= 2 * STEPS - 1
+    assert len(acts) >= STEPS - 1 and len(calls) == STEPS
+    for index, number in calls:
+        rng.seed_all(SEED, index, rng.DOOR)
+        assert torch.equal(torch.rand(7), number), "it draws the same whatever came before"
     for (index, where), number in drawn.items():
         rng.seed_all(SEED, index, where)
         assert torch.rand(1).item() == number, (index, where)

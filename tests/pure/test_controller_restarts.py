@@ -3,7 +3,7 @@
 import pytest
 
 from elastic.control import events as ev
-from elastic.control.commands import EndRun, Fence, FindRestore, Restore
+from elastic.control.commands import Dismiss, EndRun, Fence, FindRestore, Restore, StartWorker
 from elastic.control.outcome import Ending
 from elastic.control.restoring import why_no_rewind
 from elastic.control.state import Phase, Standing
@@ -167,9 +167,9 @@ def test_where_a_step_to_go_back_to_cannot_be_read_all_go_on_with_what_they_held
     assert ws.phase is Phase.FORMING and ws.members == names and ws.view.resume == commit(4)
 
 
-def going_back_to_2(**options: int) -> BareController:
+def going_back_to_2(replicas: int = 1, **options: int) -> BareController:
     """One replica has told steps 0 to 3; w0 has stopped after step 4 for a step back, and w1 is there."""
-    ws = BareController(1, checkpoint=Checkpoint(), **options)
+    ws = BareController(replicas, checkpoint=Checkpoint(), **options)
     ws.start()
     ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
     ws.join("w0", "w1")
@@ -184,7 +184,8 @@ def going_back_to_2(**options: int) -> BareController:
 @pytest.mark.parametrize("is_loaded", [True, False])
 def test_contact_that_is_lost_while_a_state_is_loaded_costs_nobody_its_life(is_loaded: bool):
     """What it has said of that may have been lost with the contact: it is asked again, and says it again."""
-    ws = going_back_to_2()
+    ws = going_back_to_2(replicas=2)
+    ws.answer("w1", 4)
     ws.lose("w0")
     ws.tick(after_s=1.1)
     assert [(one.workers, one.commit) for one in ws.given(Restore)] == [(("w0",), commit(2))]
@@ -196,8 +197,29 @@ def test_contact_that_is_lost_while_a_state_is_loaded_costs_nobody_its_life(is_l
     ws.feed(ev.Restored(worker="w1", commit=commit(2)))
     ws.tick(after_s=2.0)
     assert ws.phase is Phase.FORMING and "w1" in ws.members and ws.view.resume == commit(2)
+    ws.form()
     given = ws.tick(after_s=200.0)
     assert not any(isinstance(one, Fence) for one in given)
+
+
+def test_who_is_back_after_another_step_was_chosen_is_asked_for_that_one():
+    """An order is known by its number: one that was answered with an older step is answered with that again."""
+    ws = going_back_to_2(replicas=2)
+    ws.answer("w1", 4)
+    ws.lose("w0")
+    ws.feed(ev.RestoreRefused(worker="w1", commit=commit(2), reason="bad bytes", kept=commit(4)))
+    ws.feed(ev.RestoreFound(commit=commit(1)))
+    ws.tick(after_s=1.1)
+    asked = [(one.commit, one.number) for one in ws.given(Restore) if "w0" in one.workers]
+    assert asked == [(commit(1), ws.state.restores)]
+
+
+def test_who_answers_after_it_was_replaced_is_not_one_too_many():
+    ws = two_of_three_have_loaded()
+    ws.lose("w2")
+    assert ws.addressees(StartWorker) == {"w3"}
+    ws.feed(ev.Restored(worker="w2", commit=commit(4)))
+    assert ws.standing("w2") is Standing.PARKED and ws.addressees(Dismiss) == {"w3"}
 
 
 def test_who_did_not_train_holds_nothing_to_go_on_with_where_a_step_back_comes_to_nothing():

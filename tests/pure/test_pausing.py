@@ -149,14 +149,20 @@ def test_a_restart_from_a_tier_that_leads_no_further_is_not_tried_again():
     ws.tick(5.0)
     go_on(ws, 3)
     ws.join("w3")
-    lose(ws, "w2", number=3)
+    lose_in(ws, "w2", stays="w0", number=3)
     assert ws.given(cmd.FindRestore) == [] and ws.phase is Phase.FORMING
     assert "got no further than step 3" in ws.state.incidents[-1].decision
     ws.form()
     ws.stable(4)
-    ws.join("w4")
-    lose(ws, "w0", number=4)
+    lose_in(ws, "w0", stays="w3", number=4)
     assert ws.given(cmd.FindRestore), "it has got further"
+
+
+def lose_in(ws: BareController, worker: str, stays: str, number: int) -> None:
+    """It dies; the other answers with what this generation has made."""
+    ws.die(worker)
+    held = commit(number, generation=ws.generation)
+    ws.feed(ev.FreezeAnswered(worker=stays, generation=ws.generation, commit=held, healed=True))
 
 
 def test_where_no_tier_holds_anything_live_state_goes_on():

@@ -135,7 +135,7 @@ def test_a_run_that_gives_up_below_its_minimum_says_how_workers_have_ended():
     ws.die("w2")
     ws.tick(after_s=ws.state.settings.limits.jobset_downtime_threshold_s + 1.0)
     assert ws.phase is Phase.ENDED and ws.state.outcome is not None
-    assert "1 worker ended before their first step; the last: pid 1 is gone" in ws.state.outcome.message
+    assert "1 worker ended before its first step; the last: pid 1 is gone" in ws.state.outcome.message
 
 
 def test_a_wait_that_is_over_while_a_generation_is_replaced_starts_nobody_then():
