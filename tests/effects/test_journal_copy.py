@@ -129,7 +129,7 @@ def test_a_driver_that_stood_still_copies_no_line_of_its_successor(tmp_path: Pat
 
 
 def test_who_stood_still_while_an_answer_was_lost_copies_no_line_of_its_successor(tmp_path: Path) -> None:
-    """Its segment is there, and shorter than what it would write now; meanwhile another driver has gone on behind it."""
+    """Its segment is there, and shorter than what it would write now; another driver has gone on behind it."""
 
     class Losing(DirectoryStore):
         lost = 0
