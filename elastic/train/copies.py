@@ -1,9 +1,12 @@
 """Effect. Copying state into a slot while the training goes on, and the fence that keeps the optimizer off until then.
 
 What lies in host memory is copied by a thread beside, and by whoever comes to the fence first; what lies on a GPU by a
-stream beside, for which the device waits, and not the host.
+stream beside. At the fence the host waits for both: what a device alone waited for would come out later, as a step that
+hangs, and count as no cost of a snapshot.
 """
 
+import contextlib
+import logging
 import threading
 import time
 import weakref
@@ -16,6 +19,9 @@ import torch
 from elastic.errors import StateError
 from elastic.train.slot_layout import RunningSums
 
+log = logging.getLogger("elastic")
+
+_POLL_S = 0.0005
 PIECE_BYTES = 4 << 20  # what one of the two takes at a time; small enough to be summed while it is in a cache
 AT_ONCE_BYTES = 4 << 20  # copied within a millisecond, while to hand it to a thread takes several on busy cores
 Pair = tuple[torch.Tensor, torch.Tensor]  # (to, from), of equal shape and dtype
@@ -44,8 +50,8 @@ class Copies:
 
     @property
     def took_s(self) -> float:
-        """Seconds for which the host has copied, once all is done; a GPU copies beside."""
-        return self._host.took_s
+        """Seconds for which host and GPU have copied, the longer of the two, once all is done."""
+        return max(self._host.took_s, self._device.took_s if self._device is not None else 0.0)
 
     def fence(self, timeout_s: float) -> None:
         """From here on sources may change.
@@ -55,7 +61,7 @@ class Copies:
         """
         self._host.finish(timeout_s)
         if self._device is not None:
-            self._device.fence()
+            self._device.fence(timeout_s)
 
     def wait(self, timeout_s: float) -> None:
         """All bytes are where they belong; raises as `fence` does."""
@@ -117,35 +123,58 @@ class HostCopies:
 
 
 class DeviceCopies:
-    """Copies from a GPU into pinned memory: ordered by events, so that the host waits only for what it reads."""
+    """Copies from a GPU into pinned memory, ordered by events."""
 
     def __init__(self, now: Sequence[Pair], later: Sequence[Pair], stream: Any) -> None:
         self._main = torch.cuda.current_stream()
         stream.wait_stream(self._main)
         with torch.cuda.stream(stream):
+            self._began = stream.record_event(torch.cuda.Event(enable_timing=True))
             for target, source in now:
                 target.copy_(source, non_blocking=True)
             is_rest_free = stream.record_event()
             for target, source in later:
                 target.copy_(source, non_blocking=True)
-            self._done = stream.record_event()
+            self._done = stream.record_event(torch.cuda.Event(enable_timing=True))
         self._main.wait_event(is_rest_free)
 
-    def fence(self) -> None:
-        """What the host launches from here on runs after the copies."""
-        torch.cuda.current_stream().wait_event(self._done)
+    @property
+    def took_s(self) -> float:
+        """Seconds from the first to the last one, by the device's clock; once all are done."""
+        return float(self._began.elapsed_time(self._done)) / 1000
+
+    def fence(self, timeout_s: float) -> None:
+        """Wait for the copies.
+
+        Raises:
+            StateError: they took longer than this.
+        """
+        until_s = time.monotonic() + timeout_s
+        while not self._done.query():
+            if time.monotonic() > until_s:
+                raise StateError(f"a copy of state from the GPU took longer than {timeout_s:g} s (door_timeout_s)")
+            time.sleep(_POLL_S)
 
     def wait(self) -> None:
         self._done.synchronize()
 
 
-def pin(slot: Any, array: Any) -> None:
-    """Page-lock a slot's memory for copies from a GPU, as long as the slot lives."""
+def pin(slot: Any, array: Any) -> bool:
+    """Page-lock a slot's memory for copies from a GPU, as long as the slot lives; whether that could be done.
+
+    Without it the copies take longer, and the host waits for them where they begin.
+    """
     runtime, address = torch.cuda.cudart(), array.ctypes.data
     code = int(runtime.cudaHostRegister(address, array.nbytes, 0))
     if code:
-        raise StateError(f"{array.nbytes} bytes of shared memory could not be page-locked: CUDA error {code}")
+        with contextlib.suppress(RuntimeError):  # the runtime keeps its error for whoever launches a kernel next
+            torch.zeros(1, device="cuda")
+        log.warning(
+            "%d bytes for snapshots cannot be page-locked (CUDA error %d): they take longer", array.nbytes, code
+        )
+        return False
     weakref.finalize(slot, runtime.cudaHostUnregister, address).atexit = False
+    return True
 
 
 def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[Pair]:

@@ -53,17 +53,21 @@ class InOneGo:
 
     Args:
         then: called there with the place of each of them, in their order, once it has ended.
+        stream: of a GPU, in whose order the last of them is finished: a reduce-scatter copies its result in its wait.
     """
 
-    def __init__(self, works: Sequence[Any], then: Callable[[int], object] = lambda place: None) -> None:
+    def __init__(
+        self, works: Sequence[Any], then: Callable[[int], object] = lambda place: None, stream: Any = None
+    ) -> None:
         self.has_ended = threading.Event()
-        self._works, self._then = works, then
+        self._works, self._then, self._stream = works, then, stream
 
     def wait(self, timeout: timedelta) -> None:
         try:
-            for place, work in enumerate(self._works):
-                work.wait(timeout)
-                self._then(place)
+            with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                for place, work in enumerate(self._works):
+                    work.wait(timeout)
+                    self._then(place)
         finally:
             self.has_ended.set()
 

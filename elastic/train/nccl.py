@@ -129,6 +129,7 @@ class LaneWork:
         """
         self._lane.check()
         self.work.wait()
+        self._lane.let_go(self)  # whoever gets its tensors' memory on this stream comes after it
 
 
 class Lane:
@@ -193,6 +194,11 @@ class Lane:
         with self._lock:
             self._held = [*held, mine]
         return mine
+
+    def let_go(self, work: LaneWork) -> None:
+        """A stream waits for this work, and all that follows there with it."""
+        with self._lock:
+            self._held = [one for one in self._held if one is not work]
 
     def check(self) -> None:
         """

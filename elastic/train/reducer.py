@@ -36,6 +36,7 @@ class Bucket:
         self.views: list[torch.Tensor] = []
         self.grads: list[torch.Tensor] = []  # the views as gradients, placed as their parameters are
         self.missing = 0
+        self.streams: set[Any] = set()  # of a GPU, on which gradients were added in the last backward
         self.allocate()
 
     def allocate(self) -> None:
@@ -45,6 +46,18 @@ class Bucket:
         self.flat = torch.zeros(sum(sizes), dtype=parts[0].dtype, device=parts[0].device)
         self.views = [_laid_out_like(p, part) for part, p in zip(self.flat.split(sizes), parts, strict=True)]
         self.grads = [spread(view, p) for view, p in zip(self.views, self.params, strict=True)]
+
+    def note_stream(self) -> None:
+        """A gradient has been added on the current stream: FSDP2 has others than autograd."""
+        if self.flat.is_cuda:
+            self.streams.add(torch.cuda.current_stream(self.flat.device))
+
+    def gather(self) -> None:
+        """Have the current stream wait for all that were noted: whoever sums it orders itself by that one alone."""
+        if self.flat.is_cuda:
+            here = torch.cuda.current_stream(self.flat.device)
+            for other in self.streams - {here}:
+                here.wait_stream(other)
 
 
 class Reducer:
@@ -170,6 +183,7 @@ class Reducer:
         for bucket in self.buckets:
             bucket.flat.zero_()
             bucket.missing = len(bucket.params)
+            bucket.streams.clear()
             for param, grad in zip(bucket.params, bucket.grads, strict=True):
                 param.grad = grad
 
@@ -308,6 +322,7 @@ class Reducer:
                     "step.backward once per micro-batch, on a loss that holds all of it"
                 )
             bucket.missing -= 1
+            bucket.note_stream()
             self._pump()
 
     def _take_back(self, param: torch.nn.Parameter, grad: torch.Tensor, bucket: Bucket, place: int) -> None:
@@ -333,6 +348,7 @@ class Reducer:
         if self._is_together:
             return  # it goes with the tail
         flat = self.buckets[index].flat
+        self.buckets[index].gather()
         if self._ordered is None:
             self._start(lambda: self._launch(flat))
             return

@@ -147,6 +147,7 @@ class Snapshots(NoSnapshots):
         self._error: Exception | None = None
         self._lock = threading.Lock()
         self._stream: Any = None
+        self._may_pin = True  # memory that cannot be page-locked once is not tried again
         self._busy_s = 0.0  # for which the last one was copied and sealed; what lies between is a wait for its step
 
     # --- which steps, and who ---
@@ -371,9 +372,8 @@ class Snapshots(NoSnapshots):
         if not any(tensor.is_cuda for tensor in tensors):
             return None
         self._stream = self._stream or torch.cuda.Stream()
-        if not slot.is_pinned:
-            pin(slot, slot.payload)
-            slot.is_pinned = True
+        if self._may_pin and not slot.is_pinned:
+            self._may_pin = slot.is_pinned = pin(slot, slot.payload)
         return self._stream
 
     # --- threads beside the training ---

@@ -165,7 +165,8 @@ class World(dist.ProcessGroup):
             return self._start_on_gpu(group, ranks, operation, args, kwargs)
         behind = self._group_behind("gloo", group, lambda: _process_group(group, self._connection, ranks))
         work = getattr(behind, operation)(*args, **kwargs)
-        noted = InOneGo([work]) if operation in IN_ONE_GO else work
+        stream = torch.cuda.current_stream() if _is_on_gpu(args) else None
+        noted = InOneGo([work], stream=stream) if operation in IN_ONE_GO else work
         group.note(noted)
         return Talk(work, lambda: replica.unless_broken(lambda: group.finish(noted)))
 

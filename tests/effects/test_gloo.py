@@ -243,6 +243,22 @@ def test_a_cut_frees_a_sum_that_a_silent_member_never_joins(elements):
         assert isinstance(waiting.error(), RuntimeError)
 
 
+def test_what_a_wait_does_on_a_gpu_is_done_on_the_stream_that_asked_for_it(monkeypatch):
+    """Gloo copies the result of a reduce-scatter in its wait, which is in a thread with a stream of its own."""
+    on = []
+
+    @contextlib.contextmanager
+    def stream(one):
+        on.append(one)
+        yield
+        on.pop()
+
+    seen = []
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    InOneGo([SimpleNamespace(wait=lambda timeout: seen.append(list(on)))], stream="theirs").wait(timedelta(seconds=1))
+    assert seen == [["theirs"]] and on == []
+
+
 def test_a_transfer_that_never_comes_names_whom_it_waited_for():
     whom = r"^w1 have not all come .* within Limits.collective_timeout_s="
     with formed(2, collective_timeout_s=MOMENT_S) as groups, pytest.raises(RuntimeError, match=whom):

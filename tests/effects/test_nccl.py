@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,3 +272,12 @@ def test_a_sum_to_which_somebody_never_comes_breaks_its_lane_in_the_end() -> Non
 @needs_gpu
 def test_nccl_is_loaded_before_others_wait_for_it() -> None:
     warm_up(Nccl(torch.device("cuda")), LONG_S)
+
+
+def test_what_a_stream_waits_for_is_held_no_longer() -> None:
+    """Hosts run many layers ahead of their device, and what these have said would pile up in its memory."""
+    lane = Lane(SimpleNamespace(behind=lambda work: lambda: False), LONG_S)  # type: ignore[arg-type]
+    work = lane.started(SimpleNamespace(wait=lambda: None), torch.zeros(1))
+    assert lane._held == [work]
+    work.pass_on()
+    assert lane._held == []

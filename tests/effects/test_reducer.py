@@ -13,7 +13,7 @@ from torch import nn
 from elastic.control.data import deal, even
 from elastic.errors import StateError, StepMisuseError
 from elastic.train.direct import can_go_together
-from elastic.train.reducer import Reducer
+from elastic.train.reducer import Bucket, Reducer
 from tests.effects.helpers import formed, in_threads
 
 WIDTH = 5
@@ -467,3 +467,26 @@ def test_a_reduction_that_a_silent_replica_never_joins_names_it_and_the_limit():
         assert not reducer.finish(reducer.used)
         assert re.match(r"w1 have not all come .* Limits.collective_timeout_s=0.2: ", groups[0].named(reducer.error))
     assert groups[0].named("RuntimeError: reset by peer") == "RuntimeError: reset by peer"
+
+
+def test_whoever_sums_a_bucket_waits_for_all_streams_on_which_its_gradients_were_added(monkeypatch):
+    """FSDP2 adds what it has scattered on a stream of its own, and autograd the rest on another one."""
+    waits = []
+
+    class Stream:
+        def __init__(self, name):
+            self.name = name
+
+        def wait_stream(self, other):
+            waits.append((self.name, other.name))
+
+    main, scatter = Stream("main"), Stream("scatter")
+    now = [scatter]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: now[0])
+    bucket = Bucket([nn.Parameter(torch.zeros(2))])
+    bucket.flat = SimpleNamespace(is_cuda=True, device="cuda:0")
+    bucket.note_stream()
+    now[0] = main
+    bucket.note_stream()
+    bucket.gather()
+    assert waits == [("main", "scatter")]
