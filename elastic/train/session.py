@@ -17,7 +17,7 @@ from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
-from elastic.train import rng
+from elastic.train import dtensor_random, rng
 from elastic.train.ahead import Ahead
 from elastic.train.closing import close_loop
 from elastic.train.compiling import Compilations
@@ -89,6 +89,8 @@ class Session(DataDoor):
         self._on_generation: list[Callable[[Session], None]] = []
         self._hooks = Hooks(around.page, self._replica.meter)
         self._has_arrived = self._has_begun = self._has_ended = False
+        if around.width > 1 and self.device.type == "cuda":
+            dtensor_random.begin(self.replica_mesh, self.seed)
 
     def __reduce__(self) -> NoReturn:
         raise OutsideWorkerError(
