@@ -97,7 +97,7 @@ def test_whoever_logs_goes_on(logger, buffer, value):
 
 
 def test_whoever_logs_what_cannot_be_shown_goes_on(logger, buffer):
-    logger.error(Unspeakable())
+    buffer.handle(logging.LogRecord("train", logging.ERROR, __file__, 1, Unspeakable(), None, None))
     assert [line.text for line in lines_of(buffer)] == ["a Unspeakable that cannot be shown: RuntimeError"]
 
 
