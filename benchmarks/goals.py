@@ -193,8 +193,8 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
     "storm: steps committed": {
         "torchft": "it skips samples instead of waiting for anybody: a loss costs it a timeout and no work, and its "
         "steps hold fewer samples (the storm's table); what a run makes that nothing befalls is told below",
-        "torchrun": "it loses less than half of its time in such a storm, so that twice its steps are more than a run "
-        "makes that nothing befalls",
+        "torchrun": "twice its steps are nearly all, or more, of what a run makes that nothing befalls (told below), "
+        "and what we lose is said in the table of the storm's time",
         _EVERYBODY: "what we lose is said in the table of the storm's time",
     },
     "clean run: steps per second": {

@@ -139,8 +139,8 @@ def _written(folder: Path) -> Iterator[tuple[Path, str]]:
     """All that was written in and about the run, Ray's logs included; it moves those of ended workers to `old`."""
     for pattern in ("logs/*", "logs/old/*"):  # in this order, so that none is missed
         for path in (*folder.rglob("*"), *Path(os.environ["RAY_TMPDIR"]).rglob(pattern)):
-            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-                if path.suffix != ".npy":
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and path.suffix != ".npy":
                     yield path, path.read_text(errors="replace")
 
 
