@@ -70,9 +70,7 @@ class WorkerActor:
         self._asked_s = time.monotonic()
         self._error: Exception | None = None
         heed_sigterm(self._notice)  # in the main thread, which has no other chance
-        os.environ.setdefault(
-            "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-        )  # as NVML counts them
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts them
         if has_no_gpu_yet:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides them from nobody
         if stands_by_s:
