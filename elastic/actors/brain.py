@@ -48,7 +48,7 @@ class RayBrain:
     ) -> None:
         self._state, self._policy, self._token, self._heeds = state, policy, token, heeds
         self._cycles, self._was_heard = Cycles(), False
-        self._late: GetTimeoutError | None = None
+        self._asked: list[ev.Event] = []
         self._is_closed = False
         self._start(beside_driver=False)
 
@@ -56,9 +56,9 @@ class RayBrain:
         lost = 0
         while True:
             try:
-                self._refuse_the_silent()
                 told = pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL)
-                answer = ray.get(self._call("answer", told), timeout=self._answer_s)
+                answer, asked = ray.get(self._call("answer", told), timeout=self._answer_s)
+                self._asked += self._heeded(asked)
                 self._was_heard = True
                 commands, change = unpacked(answer, self._state.view)
                 self._state = change.applied_to(self._state)
@@ -92,34 +92,18 @@ class RayBrain:
         self._policy = Ladder()
 
     def asked(self) -> list[ev.Event]:
-        self._late = None
-        try:
-            return self._asked(self._answer_s)
-        except _GONE as error:  # `observe` finds that out too, and replaces it
-            log.debug("the supervisor can not say what it was asked: %s", error)
-            self._late = error if isinstance(error, GetTimeoutError) else None
-            return []
-
-    def _refuse_the_silent(self) -> None:
-        """Who was waited for in vain when it was asked something else is not waited for once more.
-
-        Raises:
-            GetTimeoutError: it was.
-        """
-        late, self._late = self._late, None
-        if late is not None:
-            raise late
+        asked, self._asked = self._asked, []
+        return asked
 
     def close(self) -> None:
         self._is_closed = True
         self._cycles.seek()
         with contextlib.suppress(RayError):  # its last lines
-            self._asked(_LAST_S)
+            self._heeded(ray.get(self._call("asked"), timeout=_LAST_S))
         ray.kill(self._actor)
 
-    def _asked(self, timeout_s: float) -> list[ev.Event]:
-        """Raises: one of _GONE."""
-        asked: list[ev.Event] = ray.get(self._call("asked"), timeout=timeout_s)
+    def _heeded(self, asked: list[ev.Event]) -> list[ev.Event]:
+        """What of it is for the controller."""
         return [one for one in asked if not self._heeds(one)]
 
     def _call(self, method: str, *arguments: Any) -> Any:

@@ -53,7 +53,7 @@ class Brain(Protocol):
     def observe(self, events: Observed) -> tuple[tuple[cmd.Command, ...], RunState]: ...
 
     def asked(self) -> list[ev.Event]:
-        """What somebody outside of the run has asked for since the last time."""
+        """What somebody outside of the run has asked for, as was known at the last turn."""
         ...
 
 
@@ -95,7 +95,7 @@ class Driver:
         self._beats: dict[str, ev.HostBeat] = {}
         self._silences: Silences[str] = Silences(time.monotonic())  # of hosts that beat, until they are judged
         self._state: RunState | None = None
-        self._issued_generation = 0
+        self._issued_generation = self._reported_generation = 0
         self._written = Written()
         self._left_behind: set[str] = set()
         self._pressed_s = self._asked_s = -math.inf
@@ -194,6 +194,8 @@ class Driver:
                 self._ask_for_looks(fleet)
                 commands, state = self._brain.observe(events)
                 before, self._state = self._state, state
+                for wish in [] if self._is_busy else self._brain.asked():
+                    self.emit(wish)
                 self._machines.follow(state)
                 forks = (before or state).forks
                 news = [told for told in events if self._written.is_new(told[1], forks)]
@@ -232,8 +234,7 @@ class Driver:
 
     def _take(self) -> Observed:
         """What has come since, or a tick; stamped with the time at which it is acted on."""
-        is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
-        period_s, wait_s = self._pace_s(is_busy, time.monotonic())
+        period_s, wait_s = self._pace_s(time.monotonic())
         self._collect(wait_s=0.0 if self._backlog else wait_s)
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
         events = [(now_s, event) for event in self._backlog.take(_MOST)]
@@ -244,13 +245,17 @@ class Driver:
         if is_due or not events:
             self._ticked_s = turned_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
-            events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))
         return events
 
-    def _pace_s(self, is_busy: bool, now_s: float) -> tuple[float, float]:
+    @property
+    def _is_busy(self) -> bool:
+        """Members are waited for."""
+        return self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
+
+    def _pace_s(self, now_s: float) -> tuple[float, float]:
         """From one tick to the next; and for how long to wait for news now, so that a silent host is judged in time."""
-        if is_busy or self._is_pressed(now_s):
+        if self._is_busy or self._is_pressed(now_s):
             return _BUSY_TICK_S, _BUSY_TICK_S
         if self._state is None:
             return _TICK_S, _TICK_S
@@ -281,13 +286,22 @@ class Driver:
 
     def _collect(self, wait_s: float) -> None:
         """What has come is sorted by how soon it is to be decided."""
+        until_s = time.monotonic() + wait_s
         with contextlib.suppress(queue.Empty):
-            news = self._inbox.get(timeout=wait_s)
+            while self._can_wait(self._inbox.get(timeout=max(0.0, until_s - time.monotonic()))):
+                pass
             while True:
-                if isinstance(news, Exception):
-                    raise news
-                self._backlog.add(news)
-                news = self._inbox.get_nowait()
+                self._can_wait(self._inbox.get_nowait())
+
+    def _can_wait(self, news: ev.Event | Exception) -> bool:
+        """Take it in; whether no turn is to be made of it alone, as of all steps but the first of a generation."""
+        if isinstance(news, Exception):
+            raise news
+        self._backlog.add(news)
+        if not isinstance(news, ev.StepStable):
+            return False
+        before, self._reported_generation = self._reported_generation, news.report.commit.generation
+        return before == self._reported_generation
 
     def _errands(self, fleet: Fleet, command: cmd.Command, state: RunState) -> list[Errand]:
         """What is to be carried out beside this thread; the rest is done."""

@@ -62,12 +62,19 @@ class Supervisor:
                 self._faults.append(event)
         return tuple(commands), self._state
 
-    def answer(self, asked: bytes) -> bytes:
-        """`observe` for who keeps a copy of the state: pickled (time, event) pairs in; out (commands, StateChange)."""
+    def answer(self, told: bytes) -> tuple[bytes, list[ev.Event]]:
+        """`observe` and `asked` in one call, for who keeps a copy of the state.
+
+        Args:
+            told: pickled (time, event) pairs.
+
+        Returns:
+            Packed (commands, StateChange), and what was asked.
+        """
         self._cycles.spare()
-        commands, state = self.observe(pickle.loads(asked))
+        commands, state = self.observe(pickle.loads(told))
         before, self._answered = self._answered, state
-        return packed((commands, change_between(before, state)), before.view)
+        return packed((commands, change_between(before, state)), before.view), self.asked()
 
     def ask(self, wish: Wish) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""

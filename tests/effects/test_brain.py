@@ -12,6 +12,7 @@ from elastic.actors.supervisor import Supervisor
 from elastic.actors.token import Token
 from elastic.control import events as ev
 from elastic.control.state import Phase, RunState
+from elastic.control.tuning import Tuning
 from elastic.errors import ElasticError
 from elastic.policies import ClusterView, Incident, Ladder, Remediation, policy_of
 from elastic.settings import RunSettings
@@ -24,6 +25,7 @@ class Actors:
     def __init__(self, *failures: Exception | None) -> None:
         self.failures, self.beside, self.killed = list(failures), [], 0
         self.policies: list[Any] = []
+        self.supervisors: list[Supervisor] = []
         self.lost: Exception | None = None
 
     def start(self, token: Token, state: RunState, policy: Any, beside_driver: bool) -> tuple[Any, bool]:
@@ -32,6 +34,7 @@ class Actors:
         self.policies.append(policy)
         self.lost = None
         supervisor = Supervisor(state, policy)
+        self.supervisors.append(supervisor)
 
         def call(secret: str, method: str, *arguments: Any) -> Callable[[], Any]:
             def answer() -> Any:
@@ -71,22 +74,19 @@ def started(
 )
 def test_a_supervisor_that_is_lost_is_replaced_and_told_the_same(monkeypatch, failure, is_beside):
     ray_brain, actors = started(monkeypatch, failure)
-    assert ray_brain.asked() == []
     _, state = ray_brain.observe([(0.0, ev.RunStarted())])
     assert state.phase is Phase.STARTING and state.workers
     assert (actors.beside, actors.killed) == ([False, is_beside], 1)
 
 
-def test_who_was_waited_for_in_vain_is_not_waited_for_once_more(monkeypatch):
-    """While it is waited for nothing is decided."""
+def test_what_is_asked_of_the_supervisor_comes_with_its_next_answer_and_once(monkeypatch):
     ray_brain, actors = started(monkeypatch)
     ray_brain.observe([(0.0, ev.RunStarted())])
-    actors.lose(GetTimeoutError())
-    waits, get = [], actors.get
-    monkeypatch.setattr(actors, "get", lambda reference, timeout: waits.append(actors.lost) or get(reference, timeout))
     assert ray_brain.asked() == []
+    wish = ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
+    actors.supervisors[-1]._asked.append(wish)  # as `ask` does once it trains
     ray_brain.observe([(0.0, ev.Tick())])
-    assert [lost is not None for lost in waits] == [True, False] and actors.beside == [False, True]
+    assert ray_brain.asked() == [wish] and ray_brain.asked() == []
 
 
 def test_none_is_started_once_the_run_is_over(monkeypatch):

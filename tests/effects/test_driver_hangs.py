@@ -373,6 +373,29 @@ def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(
     playing.end()
 
 
+def test_steps_wait_for_the_next_tick_but_for_the_first_of_a_generation(
+    play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playing = play()
+    trains(playing)
+
+    def steps() -> list[int]:
+        return [one.report.commit.step for one in playing.brain.heard if isinstance(one, ev.StepStable)]
+
+    eventually(lambda: steps() == [3], "the first one is told")
+    monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
+    playing.driver.emit(ev.Tick())  # the wait that has begun is the last short one
+    eventually(lambda: playing.driver._inbox.empty(), "it waits for long")
+    for number in (4, 5):
+        playing.fleet.stable(number)
+    eventually(lambda: playing.driver._inbox.empty(), "they have been taken in")
+    assert steps() == [3]
+    playing.driver.emit(ev.StepStable(worker="w0", report=report(6, 2, time.time())))
+    eventually(lambda: steps() == [3, 4, 5, 6], "all are told, in their order")
+    monkeypatch.undo()
+    playing.end()
+
+
 def test_a_host_that_falls_silent_is_not_left_until_the_next_tick(
     play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
 ) -> None:

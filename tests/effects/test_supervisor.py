@@ -60,7 +60,8 @@ def test_who_keeps_a_copy_is_told_what_has_changed() -> None:
     supervisor, copy = Supervisor(ws.state, Ladder()), ws.state
     told: list[list[Any]] = [[ev.WorkerDead(worker="w1", proof="gone"), "freeze"], [ev.Tick()], [ev.RunStarted()]]
     for events in told:
-        answer = supervisor.answer(pickle.dumps([(ws.now_s, one) for one in events]))
+        answer, asked = supervisor.answer(pickle.dumps([(ws.now_s, one) for one in events]))
+        assert not asked
         commands, change = unpacked(answer, copy.view)
         assert (not commands) == (events is not told[0])
         assert "settings" not in change.fields and "w0" not in change.entries.get("workers", {})
