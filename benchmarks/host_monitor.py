@@ -153,6 +153,7 @@ def main() -> None:
         "is_kept": is_kept,
         "provenance": origin,
     }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n")
     for who in ("empty", "monitor"):
         one = measured[who]

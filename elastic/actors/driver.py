@@ -53,7 +53,7 @@ class Brain(Protocol):
     def observe(self, events: Observed) -> tuple[tuple[cmd.Command, ...], RunState]: ...
 
     def asked(self) -> list[ev.Event]:
-        """What somebody outside of the run has asked for, as was known at the last turn."""
+        """What somebody outside of the run has asked for since the last time, as far as the last turn brought it."""
         ...
 
 
@@ -104,7 +104,7 @@ class Driver:
     def emit(self, event: ev.Event) -> None:
         """Called by the fleet, from any thread. Beats wait for the next tick, unless one brings it on.
 
-        Of a host's beats only the newest counts.
+        Of a host's beats only the newest counts. Steps wait, too, but for the first of a generation.
         """
         if isinstance(event, ev.HostBeat):
             self._beats[event.node] = event
@@ -194,7 +194,7 @@ class Driver:
                 self._ask_for_looks(fleet)
                 commands, state = self._brain.observe(events)
                 before, self._state = self._state, state
-                for wish in [] if self._is_busy else self._brain.asked():
+                for wish in self._brain.asked():
                     self.emit(wish)
                 self._machines.follow(state)
                 forks = (before or state).forks
@@ -242,20 +242,16 @@ class Driver:
         is_due = turned_s - self._ticked_s >= period_s  # deadlines pass however much is going on
         if any(self._presses(event) for _, event in events):
             is_due, self._pressed_s = True, turned_s
-        if is_due or not events:
+        if is_due or all(isinstance(event, ev.StepStable) for _, event in events):
             self._ticked_s = turned_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
             events.append((now_s, ev.Tick()))
         return events
 
-    @property
-    def _is_busy(self) -> bool:
-        """Members are waited for."""
-        return self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
-
     def _pace_s(self, now_s: float) -> tuple[float, float]:
         """From one tick to the next; and for how long to wait for news now, so that a silent host is judged in time."""
-        if self._is_busy or self._is_pressed(now_s):
+        is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
+        if is_busy or self._is_pressed(now_s):
             return _BUSY_TICK_S, _BUSY_TICK_S
         if self._state is None:
             return _TICK_S, _TICK_S
@@ -288,13 +284,17 @@ class Driver:
         """What has come is sorted by how soon it is to be decided."""
         until_s = time.monotonic() + wait_s
         with contextlib.suppress(queue.Empty):
-            while self._can_wait(self._inbox.get(timeout=max(0.0, until_s - time.monotonic()))):
+            while self._sort_in(self._inbox.get(timeout=max(0.0, until_s - time.monotonic()))):
                 pass
             while True:
-                self._can_wait(self._inbox.get_nowait())
+                self._sort_in(self._inbox.get_nowait())
 
-    def _can_wait(self, news: ev.Event | Exception) -> bool:
-        """Take it in; whether no turn is to be made of it alone, as of all steps but the first of a generation."""
+    def _sort_in(self, news: ev.Event | Exception) -> bool:
+        """Returns whether it can wait for the next tick, as steps can, but for the first of a generation.
+
+        Raises:
+            Exception: what was told is one.
+        """
         if isinstance(news, Exception):
             raise news
         self._backlog.add(news)

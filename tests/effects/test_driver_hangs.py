@@ -376,7 +376,7 @@ def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(
 def test_steps_wait_for_the_next_tick_but_for_the_first_of_a_generation(
     play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    playing = play()
+    playing = play(heartbeat_timeout_s=4 * LONG_S)
     trains(playing)
 
     def steps() -> list[int]:
@@ -384,8 +384,9 @@ def test_steps_wait_for_the_next_tick_but_for_the_first_of_a_generation(
 
     eventually(lambda: steps() == [3], "the first one is told")
     monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
-    playing.driver.emit(ev.Tick())  # the wait that has begun is the last short one
-    eventually(lambda: playing.driver._inbox.empty(), "it waits for long")
+    before = len(playing.brain.heard)
+    playing.driver.emit(ev.Overdue(worker="w0", generation=1))  # the wait that has begun is the last short one
+    eventually(lambda: any(isinstance(one, ev.Overdue) for one in playing.brain.heard[before:]), "it waits for long")
     for number in (4, 5):
         playing.fleet.stable(number)
     eventually(lambda: playing.driver._inbox.empty(), "they have been taken in")
