@@ -29,13 +29,19 @@ class Calls:
 
     def then(
         self,
-        reference: Any,
+        ask: Callable[[], Any],
         within_s: float,
         then: Callable[[Any], Any],
         failed: Callable[[str], Any],
         late: Callable[[Any], Any] = lambda _: None,
     ) -> None:
-        """Go on with the answer, or with why there is none; `late` takes an answer that nobody waits for any more."""
+        """Make a call, and go on with its answer, or with why there is none.
+
+        Args:
+            ask: makes it. If it can not be made, since Ray's head is away, or its store is full, or the actor is of an
+                older release, it has failed like any other.
+            late: takes an answer that nobody waits for any more.
+        """
         call = Call(time.monotonic() + within_s, failed)
         self._open.append(call)
 
@@ -47,7 +53,7 @@ class Calls:
             elif not is_late:
                 failed(f"{type(error).__name__}: {error}".splitlines()[0])
 
-        reference.future().add_done_callback(lambda future: self._put(lambda: go_on(future)))
+        asked(ask).add_done_callback(lambda future: self._put(lambda: go_on(future)))
 
     def expire(self, now_s: float) -> None:
         """In that thread: give up what is overdue."""
@@ -56,3 +62,13 @@ class Calls:
                 call.is_over = True
                 call.failed("it did not answer in time")
         self._open = [call for call in self._open if not call.is_over]
+
+
+def asked(ask: Callable[[], Any]) -> "Future[Any]":
+    """The answer to come; where the call could not be made, why."""
+    try:
+        future: Future[Any] = ask().future()
+    except Exception as error:
+        future = Future()
+        future.set_exception(error)
+    return future

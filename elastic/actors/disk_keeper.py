@@ -14,7 +14,7 @@ log = logging.getLogger("elastic")
 _WRITE_S = 6 * 3600.0  # actors have tighter deadlines of their own, which follow from sizes
 _ERASE_S = 600.0
 
-Then = Callable[[Any, float, Callable[[Any], Any], Callable[[str], Any]], None]
+Then = Callable[[Callable[[], Any], float, Callable[[Any], Any], Callable[[str], Any]], None]
 
 
 class DiskKeeper:
@@ -65,11 +65,19 @@ class DiskKeeper:
             log.warning("checkpoints: not written to disk: %s", reason)
             self.heed(rungs.OnDisk(key=order.key, node=order.node, reason=reason))
 
-        call = actor.to_disk.options(concurrency_group="disk").remote(self._incarnation, order.key)
-        self._then(call, _WRITE_S, ended, failed)
+        self._then(
+            lambda: actor.to_disk.options(concurrency_group="disk").remote(self._incarnation, order.key),
+            _WRITE_S,
+            ended,
+            failed,
+        )
 
     def _erase(self, order: rungs.OffDisk) -> None:
         actor = self._actor_of(order.node)
         if actor is not None:
-            call = actor.off_disk.options(concurrency_group="disk").remote(self._incarnation, order.key)
-            self._then(call, _ERASE_S, lambda holding: self._held(order.node, holding), lambda _: None)
+            self._then(
+                lambda: actor.off_disk.options(concurrency_group="disk").remote(self._incarnation, order.key),
+                _ERASE_S,
+                lambda holding: self._held(order.node, holding),
+                lambda _: None,
+            )

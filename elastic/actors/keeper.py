@@ -280,8 +280,9 @@ class Keeper:
     def _start(self, node: str, known: dict[str, Any]) -> None:
         store_bytes = known["Resources"].get("object_store_memory", 0)
         equipment = equipment_for(self._settings, store_bytes, self._memory, self._disk)
+        actor = start_replica(node, equipment)  # first: of one that could not be started nothing would be heard again
         self._heed(rungs.NodeComing(node=node))
-        self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), self._domain(known))
+        self._hands[node] = Hand(actor, equipment, time.monotonic(), self._domain(known))
 
     def _domain(self, known: dict[str, Any]) -> str:
         return str(known.get("Labels", {}).get(self._checkpoint.domain_label, ""))
@@ -353,8 +354,13 @@ class Keeper:
         # Of who was given up the ladder knows nothing any more; before there are homes, not yet of all that is held.
         is_known = hand.is_up and (self._homes or self._prefetcher.homes)
         pins = self._ladder.pins(node) if is_known else None
-        call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, pins)
-        self._then(call, SILENT_S, heard, failed, late=self._without_logs)  # lines come with one answer alone
+        self._then(
+            lambda: hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, pins),
+            SILENT_S,
+            heard,
+            failed,
+            late=self._without_logs,  # lines come with one answer alone
+        )
 
     def _without_logs(self, answer: tuple[Holding, list[ev.Logged]]) -> Holding:
         for one in answer[1]:
@@ -382,8 +388,12 @@ class Keeper:
                 hand.life = ""  # it is told again with its next beat
 
         hand.life = life
-        call = hand.actor.equip.options(concurrency_group="control").remote(hand.equipment)
-        self._then(call, SILENT_S, _ignore, failed)
+        self._then(
+            lambda: hand.actor.equip.options(concurrency_group="control").remote(hand.equipment),
+            SILENT_S,
+            _ignore,
+            failed,
+        )
 
     # --- the ladder's orders ---
 
@@ -409,8 +419,12 @@ class Keeper:
             case rungs.Pull():
                 self._pull(order, hand)
             case rungs.Drop():
-                call = hand.actor.drop.options(concurrency_group="control").remote(self._incarnation, order.key)
-                self._then(call, _DROP_S, lambda holding: self._held(order.node, holding, hand), _ignore)
+                self._then(
+                    lambda: hand.actor.drop.options(concurrency_group="control").remote(self._incarnation, order.key),
+                    _DROP_S,
+                    lambda holding: self._held(order.node, holding, hand),
+                    _ignore,
+                )
             case rungs.Upload():
                 self._uploads.upload(order, hand.actor)
             case rungs.Commit():
@@ -428,8 +442,12 @@ class Keeper:
             log.warning("checkpoints: %s", reason)
             self._heed(rungs.Refused(key=order.key, node=order.node, reason=reason, is_full=is_full))
 
-        call = hand.actor.pull.options(concurrency_group="pull").remote(self._incarnation, order.key, peers)
-        self._then(call, _PULL_S, ended, failed)
+        self._then(
+            lambda: hand.actor.pull.options(concurrency_group="pull").remote(self._incarnation, order.key, peers),
+            _PULL_S,
+            ended,
+            failed,
+        )
 
     def _hand_over(self, reason: str) -> None:
         self._uploads.leave(self._actor_of)

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from elastic.actors.peer_source import PeerSource
@@ -23,7 +24,7 @@ log = logging.getLogger("elastic")
 
 _CALL_S = 60.0  # it is only begun
 
-Then = Callable[[Any, float, Callable[[Any], Any], Callable[[str], Any]], None]
+Then = Callable[[Callable[[], Any], float, Callable[[Any], Any], Callable[[str], Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +228,12 @@ class Prefetcher:
             self._announcing[node] = max(0, self._announcing[node] - 1)  # 0: it was lost meanwhile
             self._go()
 
-        call = site.actor.expect.options(concurrency_group="control").remote(self._incarnation, manifests)
-        self._then(call, _CALL_S, answered, answered)
+        self._then(
+            lambda: site.actor.expect.options(concurrency_group="control").remote(self._incarnation, manifests),
+            _CALL_S,
+            answered,
+            answered,
+        )
 
     def _go(self) -> None:
         """Who takes from nodes that expect it by now, sets out."""
@@ -237,11 +242,18 @@ class Prefetcher:
             (waiting if any(self._announcing[node] for node in trip.parents) else ready).append(trip)
         self._waiting = waiting
         for trip in ready:
-            prefetch = trip.actor.prefetch.options(concurrency_group="prefetch")
-            call = prefetch.remote(self._incarnation, trip.coming, trip.durable)
-            self._then(call, _CALL_S, lambda _: None, lambda reason: log.warning("not prefetched: %s", reason))
+            self._then(
+                partial(self._set_out, trip),
+                _CALL_S,
+                lambda _: None,
+                lambda reason: log.warning("not prefetched: %s", reason),
+            )
         while self._announced and not self._waiting:
             self._announced.pop()()
+
+    def _set_out(self, trip: Trip) -> Any:
+        prefetch = trip.actor.prefetch.options(concurrency_group="prefetch")
+        return prefetch.remote(self._incarnation, trip.coming, trip.durable)
 
     def _peer(self, node: str) -> PeerSource:
         site = self._sites.get(node)

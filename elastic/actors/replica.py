@@ -187,6 +187,7 @@ class CheckpointReplica:
         for disk in self._node.disks:
             try:
                 disk.erase(key)
+                disk.sweep()  # what a killed writer left is too young to go when its successor looks for it first
             except StoreError as error:
                 log.warning("an old step stays on the disk: %s", error)
         return self._node.holding()

@@ -20,7 +20,7 @@ log = logging.getLogger("elastic")
 _COST = "CPU time, on all cores of a node,"
 _UPLOAD_S = 6 * 3600.0  # actors have tighter deadlines of their own, which follow from sizes
 
-Then = Callable[[Any, float, Callable[[Any], Any], Callable[[str], Any]], None]
+Then = Callable[[Callable[[], Any], float, Callable[[Any], Any], Callable[[str], Any]], None]
 
 
 class UploadKeeper:
@@ -79,8 +79,12 @@ class UploadKeeper:
 
         self._uploading[order.key] = order
         metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None
-        call = actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key, metrics)
-        self._then(call, _UPLOAD_S, ended, lambda reason: ended(UploadAnswer(reason=reason)))
+        self._then(
+            lambda: actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key, metrics),
+            _UPLOAD_S,
+            ended,
+            lambda reason: ended(UploadAnswer(reason=reason)),
+        )
 
     def commit(self, order: rungs.Commit, actor: Any) -> None:
         """Have a node make a step durable."""
@@ -99,10 +103,15 @@ class UploadKeeper:
         if self._checkpoint.keep.best and not metrics.keys() - {VERIFIED}:
             told = "checkpoints: no metric of step %d is known: it never counts among the best (Checkpoint.keep.best)"
             log.warning(told, order.commit.step)
-        call = actor.commit.options(concurrency_group="upload").remote(
-            self._incarnation, order.commit, order.digests, metrics
+        commit, digests = order.commit, order.digests
+        self._then(
+            lambda: actor.commit.options(concurrency_group="upload").remote(
+                self._incarnation, commit, digests, metrics
+            ),
+            _UPLOAD_S,
+            ended,
+            ended,
         )
-        self._then(call, _UPLOAD_S, ended, ended)
 
     def _clean(self, actor: Any) -> None:
         """Have a node delete what nobody wants any more: the next step need not wait for that, nor who is told."""
@@ -124,12 +133,9 @@ class UploadKeeper:
         self._ask_to_clean(actor, lambda reason: log.debug("cleaned after step %d: %s", step, reason or "done"))
 
     def _ask_to_clean(self, actor: Any, ended: Callable[[str | None], None]) -> None:
-        try:
-            call = actor.clean.options(concurrency_group="upload").remote(self._incarnation)
-        except Exception as error:  # Ray's head may be away, or the actor one of an older release
-            ended(f"{type(error).__name__}: {error}")
-        else:
-            self._then(call, _UPLOAD_S, ended, ended)
+        self._then(
+            lambda: actor.clean.options(concurrency_group="upload").remote(self._incarnation), _UPLOAD_S, ended, ended
+        )
 
     def arrived(self, told: rungs.CheckpointRung) -> None:
         """A step has come to a rung."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from elastic.checkpoint.records import Keys, opened, sealed
-from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError, is_stored
+from elastic.checkpoint.store import MissingError, Store, StoreError
 from elastic.errors import CorruptError
 
 SKEW_S = 60.0  # clocks of nodes differ by less
@@ -49,6 +49,11 @@ class Lease:
             self._until_s = before_s
             raise
 
+    def check(self) -> None:
+        """Raises BusyError: it is over, since this process has been stopped, and others may have deleted the step."""
+        if self._leases.now_s() > self._until_s:
+            raise BusyError(f"{self._name}: the lease on it is over, since this took longer than it lasts; try again")
+
     def release(self) -> None:
         """Give it up. Raises StoreError."""
         self._leases.store.delete(self._key)
@@ -82,7 +87,7 @@ class Leases:
 
     def check_stays(self, name: str) -> None:
         """Raises BusyError: the step's objects are being deleted."""
-        if is_stored(self.store, self.keys.clearing(name)):
+        if any(self.store.list(self.keys.clearing(name))):
             raise BusyError(f"{self._where(name)} is being deleted; try again later, or take another step")
 
     def is_taken(self, name: str, *, is_durable: bool) -> bool:
@@ -114,22 +119,21 @@ class Leases:
             if self.now_s() > until_s:
                 raise BusyError(f"{self._where(name)}: its deletion took longer than {self.lease_s:.0f} s")
 
-        # Of this call, and not of this process: creating the bytes that are there already counts as having done it.
-        mark = sealed("clearing", {"holder": f"{self.holder}-{next(self.numbers)}"})
+        # Of this call alone: to take it away, late or once more, takes away no other collector's.
+        mark = f"{self.keys.clearing(name)}{self.holder}-{next(self.numbers)}"
+        self.store.create(mark, sealed("clearing", {"name": name}))
         try:
-            self.store.create(self.keys.clearing(name), mark)
-        except TakenError:
-            raise BusyError(f"{self._where(name)} is being deleted by somebody else") from None
-        try:
+            if any(item.key != mark for item in self.store.list(self.keys.clearing(name))):
+                raise BusyError(f"{self._where(name)} is being deleted by somebody else")
             if self.is_taken(name, is_durable=is_durable):
                 raise BusyError(f"{self._where(name)} is needed by somebody; it stays until their lease ends")
             if not is_due():
                 raise BusyError(f"{self._where(name)} was to go by what was known before; it is looked at again")
         except Exception:
-            self.store.delete(self.keys.clearing(name))
+            self.store.delete(mark)
             raise
         yield check
-        self.store.delete(self.keys.clearing(name))
+        self.store.delete(mark)
 
     def _where(self, name: str) -> str:
         return f"{self.store.url}/{self.keys.run}: {name}"

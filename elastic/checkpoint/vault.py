@@ -190,7 +190,7 @@ class Vault:
 
         Raises:
             FencedError: this driver has a successor; whether the step counts is for the successor's fork to say.
-            BusyError: the step is just being deleted.
+            BusyError: the step is just being deleted, or may be, since this process was stopped for long.
             MissingError, CorruptError: a shard is not there in full, or is of another commit.
         """
         self.check_fence()
@@ -207,6 +207,7 @@ class Vault:
             metrics=dict(metrics or {}),
             committed_at_s=self.leases.now_s(),
         )
+        lease.check()
         try:
             self.store.create(self.keys.commit(name), record.encode())
         except TakenError:

@@ -8,18 +8,19 @@ A collector that is killed on the way leaves a step without COMMIT, or the mark:
 import threading
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from elastic.checkpoint.leases import SKEW_S, BusyError
 from elastic.checkpoint.records import name_of, parse_name
 from elastic.checkpoint.retention import Verdict, judged
-from elastic.checkpoint.store import MissingError, is_stored
-from elastic.checkpoint.vault import Vault
+from elastic.checkpoint.store import MissingError, StoreError, is_stored
+from elastic.checkpoint.vault import FencedError, Vault
 from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError
 from elastic.settings import Keep
 
+_SPARED = "somebody needs it, or is deleting it, just now"
 History = tuple[frozenset[Fork], frozenset[CommitId]]  # forks, and what is in quarantine
 
 
@@ -40,34 +41,35 @@ class Janitor:
             FencedError: `vault` belongs to a driver that has a successor. StoreError.
         """
         with self._turn:
-            collected(vault, keep)
-            now_s = vault.leases.now_s()
-            if now_s - self._swept_s > vault.leases.lease_s:
-                self._swept_s = now_s
-                swept(vault)
+            try:
+                collected(vault, keep)
+            finally:
+                now_s = vault.leases.now_s()
+                if now_s - self._swept_s > vault.leases.lease_s:
+                    self._swept_s = now_s
+                    swept(vault)
 
 
 def collected(vault: Vault, keep: Keep, *, is_dry: bool = False) -> list[Verdict]:
     """Delete the durable steps that nobody wants any more; returns the verdict on each, newest first.
 
-    A step counts as good only if all its objects are there: the newest `keep.last` are looked at.
+    A step counts as good only if all its objects are there: the newest `keep.last` are looked at. One that cannot be
+    deleted holds up no other one.
 
     Args:
         is_dry: only judge.
 
     Raises:
-        FencedError: `vault` belongs to a driver that has a successor. StoreError.
+        FencedError: `vault` belongs to a driver that has a successor. StoreError: the first, once all have been tried.
     """
     if vault.incarnation:
         vault.check_fence()
     basis = _history(vault)
-    verdicts = _verdicts(vault, keep)
-    for verdict in verdicts:
-        if not verdict.is_kept and not is_dry:
-            try:
-                _clear(vault, verdict.record.name, basis)
-            except BusyError:
-                continue  # taken up by a reader since, or by another collector, or gone back to: next time
+    verdicts, failures = _verdicts(vault, keep), list[StoreError]()
+    for place, verdict in enumerate(verdicts):
+        if not (verdict.is_kept or is_dry or _is_cleared(vault, verdict.record.name, failures, basis)):
+            verdicts[place] = replace(verdict, is_kept=True, reason=_SPARED)
+    _raise_first(failures)
     return verdicts
 
 
@@ -100,22 +102,33 @@ def swept(vault: Vault, *, is_dry: bool = False) -> Swept:
         is_dry: only look.
 
     Raises:
-        FencedError: `vault` belongs to a driver that has a successor. StoreError.
+        FencedError: `vault` belongs to a driver that has a successor. StoreError: the first, once all have been tried.
     """
     if vault.incarnation:
         vault.check_fence()
     store, folder = vault.store, vault.keys.folder
     before_s = vault.leases.now_s() - vault.leases.lease_s - SKEW_S
-    marks = [item for item in store.list(folder("clearing")) if parse_name(item.key.rpartition("/")[2]) is not None]
-    left = [mark.key for mark in marks if mark.modified_at_s < before_s]
+    left, failures = _left(vault, before_s), list[StoreError]()
     for key in () if is_dry else left:
         store.delete(key)  # its owner is dead; what is without COMMIT comes next
     leases = [lease.key for lease in store.list(folder("leases")) if lease.modified_at_s < before_s]
-    steps = [name for name in _without_commit(vault, before_s) if _is_cleared(vault, name, left, is_dry)]
+    steps = _without_commit(vault, before_s)
+    steps = [name for name in steps if (_is_free(vault, name, left) if is_dry else _is_cleared(vault, name, failures))]
     for key in () if is_dry else leases:
         store.delete(key)
     files = store.sweep(f"{vault.run}/", before_s, is_dry=is_dry)
+    _raise_first(failures)
     return Swept(steps=tuple(steps), marks=len(left), leases=len(leases), files=files)
+
+
+def _left(vault: Vault, before_s: float) -> list[str]:
+    """Keys of the marks whose owners are dead."""
+    folder = vault.keys.folder("clearing")
+    return [
+        mark.key
+        for mark in vault.store.list(folder)
+        if mark.modified_at_s < before_s and parse_name(mark.key.removeprefix(folder).partition("/")[0]) is not None
+    ]
 
 
 def _without_commit(vault: Vault, before_s: float) -> list[str]:
@@ -148,20 +161,37 @@ def _verdicts(vault: Vault, keep: Keep) -> list[Verdict]:
     return judged(records, keep, forks=vault.forks(), bad=bad, leased=leased, unread=unread)
 
 
-def _is_cleared(vault: Vault, name: str, left: Collection[str], is_dry: bool) -> bool:
-    """
+def _is_free(vault: Vault, name: str, left: Collection[str]) -> bool:
+    """Whether a step without COMMIT could be deleted now.
+
     Args:
         left: keys of the marks whose owners are dead.
     """
-    if is_dry:
-        mark = vault.keys.clearing(name)
-        is_being = mark not in left and is_stored(vault.store, mark)
-        return not is_being and not vault.leases.is_taken(name, is_durable=False)
+    is_being = any(item.key not in left for item in vault.store.list(vault.keys.clearing(name)))
+    return not is_being and not vault.leases.is_taken(name, is_durable=False)
+
+
+def _is_cleared(vault: Vault, name: str, failures: list[StoreError], basis: History | None = None) -> bool:
+    """Whether it is gone now. What cannot be deleted is added to `failures`.
+
+    Raises:
+        FencedError: as `collected`.
+    """
     try:
-        _clear(vault, name)
-    except BusyError:
+        _clear(vault, name, basis)
+    except FencedError:
+        raise
+    except BusyError:  # taken up by a reader since, or by another collector, or gone back to: next time
+        return False
+    except StoreError as error:
+        failures.append(error)
         return False
     return True
+
+
+def _raise_first(failures: list[StoreError]) -> None:
+    if failures:
+        raise failures[0]
 
 
 def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
@@ -180,7 +210,7 @@ def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
         if is_durable and vault.incarnation:
             vault.check_fence()
         if basis is None:
-            return True
+            return not is_stored(store, keys.commit(name))
         forks, quarantined = _history(vault)
         return forks == basis[0] and quarantined <= basis[1]  # what was deleted is in quarantine no more
 
@@ -190,8 +220,6 @@ def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
             check()
             store.delete(key)
 
-        if not is_durable and is_stored(store, keys.commit(name)):
-            return
         delete(keys.commit(name))
         doomed = [*store.list(keys.step(name)), *store.list(keys.leases(name))]
         vault.all_of(lambda item: delete(item.key), doomed, f"{vault.where}: deletion of {name}")

@@ -151,6 +151,7 @@ def send_back_next_life(run: str, url: str, to_step: int, skip: tuple[int, int],
             left = "; those are damaged, or in quarantine" if commits and commits[-1].commit.step <= to_step else ""
             raise ElasticError(f"no durable step of the run {run} is at or before {to_step}{left}; there are: {there}")
         number = vault.register(f"elastic rewind, {socket.gethostname()} {os.getpid()}")
+        lease.check()
         vault.fork(Fork(incarnation=number, generation=0, step=step, skip=skip))
         lease.release()
         return step

@@ -101,6 +101,7 @@ def disk_collection(disk: Any, keep_last: int, is_dry: bool) -> Told:
     doomed = surplus([one.key for one in held], keep_last)
     for key in () if is_dry else doomed:
         disk.erase(key)
+    torn = 0 if is_dry else disk.sweep()
     steps = [
         {"step": one.commit.step, "shard": one.shard, "bytes": one.nbytes, "is_kept": one.key not in doomed}
         for one in held
@@ -108,7 +109,8 @@ def disk_collection(disk: Any, keep_last: int, is_dry: bool) -> Told:
     freed = sum(one["bytes"] for one in steps if not one["is_kept"])
     deleted = "would be deleted" if is_dry else "deleted"
     lines = [f"step {one['step']:>8}  shard {one['shard']} {'kept' if one['is_kept'] else deleted}" for one in steps]
-    facts = {"dry_run": is_dry, "freed_bytes": freed, "steps": steps, "where": disk.where}
+    lines += [f"{torn} torn files left behind  deleted"] if torn else []
+    facts = {"dry_run": is_dry, "freed_bytes": freed, "steps": steps, "torn_files": torn, "where": disk.where}
     return facts, lines or [f"nothing of this run is on the {disk.where}"]
 
 

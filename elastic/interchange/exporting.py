@@ -21,6 +21,7 @@ from elastic.checkpoint.boxes import Want, extent, plan, whole_box, whole_shape
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.manifest import Manifest, checked_name
 from elastic.checkpoint.reader import Effort, ShardReport, read
+from elastic.checkpoint.stores.directory import fsync
 from elastic.errors import SettingError, StateError
 from elastic.interchange.safetensors import Named, write_header, write_tensor
 from elastic.train import tree
@@ -95,7 +96,10 @@ def export(candidate: Candidate, to: Path, form: Format, effort: Effort | None =
             "trees": {section.prefix: json.loads(section.skeleton) for section in sections},
         }
         (partial / STATE_FILE).write_text(json.dumps(text, indent=1))
+        for path in (*partial.rglob("*"), partial):  # before its name: whoever finds that may delete the original
+            fsync(path)
         partial.replace(to)
+        fsync(to.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Exported(

@@ -24,7 +24,7 @@ def at_once(act: Callable[[], None]) -> None:
 
 def test_an_answer_is_gone_on_with_once() -> None:
     calls, reference, told = Calls(at_once), Reference(), list[str]()
-    calls.then(reference, 60, told.append, told.append, late=told.append)
+    calls.then(lambda: reference, 60, told.append, told.append, late=told.append)
     reference.answer.set_result("here")
     calls.expire(time.monotonic() + 61)
     assert told == ["here"]
@@ -32,15 +32,28 @@ def test_an_answer_is_gone_on_with_once() -> None:
 
 def test_an_error_is_told_in_one_line() -> None:
     calls, reference, told = Calls(at_once), Reference(), list[str]()
-    calls.then(reference, 60, told.append, told.append, late=told.append)
+    calls.then(lambda: reference, 60, told.append, told.append, late=told.append)
     reference.answer.set_exception(OSError("gone\nfor good"))
     assert told == ["OSError: gone"]
+
+
+def test_a_call_that_cannot_be_made_has_failed() -> None:
+    """Ray's store is full, say; whoever made it goes on with what else it has to do."""
+    waiting, told = list[Callable[[], None]](), list[str]()
+
+    def ask() -> Any:
+        raise OSError("no room\nat all")
+
+    Calls(waiting.append).then(ask, 60, told.append, told.append)
+    assert told == []
+    waiting.pop()()
+    assert told == ["OSError: no room"]
 
 
 def test_who_answers_late_was_given_up_and_what_came_with_the_answer_is_not_lost() -> None:
     calls, reference = Calls(at_once), Reference()
     told, failed, late = list[str](), list[str](), list[str]()
-    calls.then(reference, 60, told.append, failed.append, late=late.append)
+    calls.then(lambda: reference, 60, told.append, failed.append, late=late.append)
     calls.expire(time.monotonic() + 61)
     assert failed == ["it did not answer in time"]
     reference.answer.set_result("lines of its log")
@@ -49,7 +62,7 @@ def test_who_answers_late_was_given_up_and_what_came_with_the_answer_is_not_lost
 
 def test_an_error_that_comes_late_says_nothing_new() -> None:
     calls, reference, told = Calls(at_once), Reference(), list[str]()
-    calls.then(reference, 60, told.append, told.append, late=told.append)
+    calls.then(lambda: reference, 60, told.append, told.append, late=told.append)
     calls.expire(time.monotonic() + 61)
     reference.answer.set_exception(OSError("gone"))
     assert told == ["it did not answer in time"]

@@ -366,8 +366,13 @@ def test_the_disk_of_a_node_is_looked_at_verified_and_cleared(call, tmp_path):
     spared = call.facts("gc", *place, "--dry-run")
     assert [one["step"] for one in spared["steps"] if not one["is_kept"]] == [1] and spared["freed_bytes"] > 0
     assert len(call.facts("ls", *place)["steps"]) == 3
-    call.facts("gc", *place, "--keep-last", 1)
+    torn = next(path for path in tmp_path.rglob("manifest-*") if "/0000000001-" in str(path))
+    torn.unlink()
+    for path in torn.parent.iterdir():
+        os.utime(path, (time.time() - 3600.0,) * 2)
+    assert call.facts("gc", *place, "--keep-last", 1)["torn_files"] > 0
     assert [one["step"] for one in call.facts("ls", *place)["steps"]] == [3]
+    assert not torn.parent.exists()
     chunk = next(path for path in tmp_path.rglob("chunk-*"))
     chunk.write_bytes(flipped(chunk.read_bytes(), 9).tobytes())
     assert not call.facts("verify", *place, "--deep", code=3)["is_sound"]

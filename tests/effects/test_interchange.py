@@ -269,6 +269,21 @@ def test_an_export_is_there_in_whole_or_not_at_all(tmp_path):
     assert (tmp_path / "out/mine").exists()
 
 
+def test_an_export_has_its_name_only_once_its_bytes_outlast_a_power_cut(tmp_path, monkeypatch):
+    made, synced, replace = list[str](), exporting.fsync, Path.replace
+
+    def noted(path):
+        made.append(str(path.relative_to(tmp_path)))
+        synced(path)
+
+    monkeypatch.setattr(exporting, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", lambda self, to: (made.append("named"), replace(self, to))[1])
+    export(of(Shelf([shard_of({"model": {"w": numbers(300)}})]))[0], tmp_path / "out", Format.SAFETENSORS)
+    before, after = made[: made.index("named")], made[made.index("named") + 1 :]
+    whole = {f"out.partial/{path.relative_to(tmp_path / 'out')}" for path in (tmp_path / "out").rglob("*")}
+    assert {*before} == {"out.partial", *whole} and after == ["."]
+
+
 def test_an_export_goes_to_a_directory_of_its_own(tmp_path, monkeypatch):
     """`.` is one, where it is empty; a mount point is none: the export is written beside it first, and then moved."""
     good = shard_of({"model": {"w": numbers(300)}})

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,9 @@ import pytest
 from elastic.actors import keeper as module
 from elastic.actors.keeper import Hand, Keeper
 from elastic.actors.prefetcher import Aim
+from elastic.checkpoint import rungs
 from elastic.checkpoint.catalog import Candidate
+from elastic.checkpoint.manifest import ShardKey
 from elastic.control.values import CommitId
 from elastic.settings import Checkpoint, RunSettings
 
@@ -85,8 +88,8 @@ def test_an_actor_that_could_not_be_told_how_it_is_equipped_is_told_again_with_i
     """It lives on, as an earlier driver has left it, and nobody else would tell it."""
     told: list[str] = []
 
-    def then(call: str, _: float, done: Callable[[Any], None], failed: Callable[[str], None]) -> None:
-        told.append(call)
+    def then(ask: Callable[[], str], _: float, done: Callable[[Any], None], failed: Callable[[str], None]) -> None:
+        told.append(ask())
         failed("the connection broke") if len(told) == 1 else done(None)
 
     monkeypatch.setattr(keeper, "_then", then)
@@ -97,3 +100,37 @@ def test_an_actor_that_could_not_be_told_how_it_is_equipped_is_told_again_with_i
     for life in ("a", "a", "a", "b"):
         keeper._hear("n0", hand, cast(Any, SimpleNamespace(life=life, slots=())))
     assert told == ["as now"] * 3
+
+
+def test_an_order_that_ray_does_not_take_has_failed_and_the_others_are_carried_out(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, asked, is_done = ShardKey(commit=COMMIT, shard=0, shards=1), list[str](), threading.Event()
+    refused, is_beaten = list[rungs.Refused](), threading.Event()
+
+    def refuse(*_: Any) -> Any:
+        raise OSError("no room")
+
+    def take(*_: Any) -> Any:
+        asked.append("b")
+        return SimpleNamespace(future=Future)
+
+    def heed(event: rungs.Event) -> tuple[rungs.Pull, ...]:
+        if isinstance(event, rungs.Refused):
+            refused.append(event)
+            is_done.set()
+        pulls = tuple(rungs.Pull(key=key, node=node, sources=(), reason="") for node in "ab")
+        return pulls if isinstance(event, rungs.RedundancyLost) else ()
+
+    def hand(remote: Callable[..., Any]) -> Hand:
+        pull = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=remote))
+        return Hand(actor=SimpleNamespace(pull=pull), equipment=cast(Any, None), heard_s=0.0)
+
+    keeper.lease(COMMIT, 1, then=lambda _: is_beaten.set())
+    assert is_beaten.wait(_DEADLINE_S), "the first beat is over"
+    monkeypatch.setattr(keeper._ladder, "heed", heed)
+    monkeypatch.setattr(keeper, "_hands", {"a": hand(refuse), "b": hand(take)})
+    keeper.redundancy_lost("last")
+    assert is_done.wait(_DEADLINE_S) and asked == ["b"]
+    assert [(one.node, one.reason) for one in refused] == [("a", "OSError: no room")]
+    monkeypatch.undo()

@@ -43,7 +43,10 @@ class Nodes:
         remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: None))
         self.actor = SimpleNamespace(upload=remote, commit=remote, clean=remote)
 
-    def then(self, call: Any, within_s: float, ended: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
+    def then(
+        self, ask: Callable[[], Any], within_s: float, ended: Callable[[Any], Any], failed: Callable[[str], Any]
+    ) -> None:
+        ask()
         ended(UploadAnswer(digest="d", reason=self.reason, cost_s=self.cost_s))
 
     def upload(self, step: int, *nodes: str, takes_s: float = 0.0) -> None:
@@ -175,7 +178,10 @@ def test_a_step_is_durable_before_old_ones_are_deleted() -> None:
     def remote(name: str) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: asked.append(name)))
 
-    def then(call: Any, within_s: float, ended: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
+    def then(
+        ask: Callable[[], Any], within_s: float, ended: Callable[[Any], Any], failed: Callable[[str], Any]
+    ) -> None:
+        ask()
         open_.append((ended, failed))
 
     keeper = UploadKeeper(Checkpoint(persistent="/store"), 1, print, then, heard.append, lambda _: {})

@@ -313,6 +313,23 @@ def test_a_read_takes_a_lease_and_gives_it_up(vault):
     assert not vault.leases.is_taken(record.name, is_durable=True)
 
 
+def test_a_step_whose_lease_is_over_is_not_made_durable(vault, monkeypatch):
+    """The process was stopped between its look at the shards and the COMMIT: they may be gone by now."""
+    digests, look = uploaded(vault, commit_id(10)), vault._check_forks
+    opened = Vault(vault.store, "night-1", now_s=lambda: time.time() + ahead_s)
+    opened.incarnation, ahead_s = vault.incarnation, 0.0
+
+    def stopped(manifests):
+        nonlocal ahead_s
+        look(manifests)
+        ahead_s = 2 * opened.leases.lease_s
+
+    monkeypatch.setattr(opened, "_check_forks", stopped)
+    with pytest.raises(BusyError, match="the lease on it is over"):
+        opened.commit(commit_id(10), digests)
+    assert vault.commits() == []
+
+
 def test_what_is_being_deleted_is_neither_read_nor_written(vault):
     record = made_durable(vault, 10)
     source = VaultSource(Vault(vault.store, "night-1"))

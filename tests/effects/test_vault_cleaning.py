@@ -252,7 +252,7 @@ def test_c14_committing_what_was_swept_is_refused(vault, clock):
 def test_c14_a_dry_run_tells_a_mark_of_the_dead_from_one_of_the_living(vault, clock):
     uploaded(vault, commit_id(20))
     name = next(key.split("/")[2] for key in keys(vault, "steps"))
-    vault.store.create(vault.keys.clearing(name), b"of somebody who died")
+    vault.store.create(vault.keys.clearing(name) + "x", b"of somebody who died")
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
     assert swept(vault, is_dry=True) == Swept(steps=(name,), marks=1, leases=2)
     assert keys(vault, "clearing"), "it only looked"
@@ -267,9 +267,51 @@ def test_c14_what_somebody_clears_just_now_is_left_to_them(vault, clock, monkeyp
     monkeypatch.setattr(
         vault.store, "list", lambda prefix: iter([] if prefix == "night-1/clearing/" else listed(prefix))
     )
-    vault.store.create(vault.keys.clearing(name), b"of somebody who came after the look")
+    vault.store.create(vault.keys.clearing(name) + "x", b"of somebody who came after the look")
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
     assert swept(vault, is_dry=True).steps == swept(vault).steps == ()
+
+
+def test_c07_who_takes_its_mark_away_once_more_takes_no_other_one(vault, clock, monkeypatch):
+    """The answer was lost, and the call is made again when another collector is at it."""
+    name, delete, asked = made_durable(vault, 10).name, vault.store.delete, []
+    lease = vault.lease_to_read(name)
+    monkeypatch.setattr(vault.store, "delete", lambda key: (asked.append(key), delete(key)))
+    with pytest.raises(BusyError, match="is needed by"), vault.leases.clearing(name, is_durable=True):
+        pytest.fail("it is leased")
+    monkeypatch.undo()
+    lease.release()
+    with reader_of(vault, clock).leases.clearing(name, is_durable=True):
+        vault.store.delete(asked[0])
+        with pytest.raises(BusyError, match="is being deleted"):
+            vault.lease_to_read(name)
+
+
+def test_one_that_cannot_be_deleted_holds_up_no_other_one_nor_what_was_left_behind(vault, clock, monkeypatch):
+    """Somebody else's file, or a bucket's hold."""
+    records = {step: made_durable(vault, step) for step in (10, 20, 30)}
+    uploaded(vault, commit_id(5))
+    delete = vault.store.delete
+
+    def refuse(key):
+        if key == vault.keys.commit(records[20].name):
+            raise StoreError("Permission denied")
+        delete(key)
+
+    monkeypatch.setattr(vault.store, "delete", refuse)
+    clock.ahead_s = vault.leases.lease_s + 2 * SKEW_S
+    with pytest.raises(StoreError, match="Permission denied"):
+        Janitor().clean(vault, Keep(last=1))
+    assert what_is_read(vault) == {30: "whole", 20: "whole"}
+    assert not any("/0000000005" in key for key in keys(vault, "steps"))
+
+
+def test_what_could_not_go_is_not_told_as_gone(vault, clock):
+    for step in (10, 20):
+        made_durable(vault, step)
+    with vault.leases.clearing(vault.commits()[-1].name, is_durable=True):
+        verdicts = collected(reader_of(vault, clock), Keep(last=1))
+    assert [one.is_kept for one in verdicts] == [True, True] and "just now" in verdicts[1].reason
 
 
 def test_c07_of_two_threads_that_clear_a_step_one_stands_back(vault):
@@ -386,7 +428,7 @@ def test_a_tier_that_takes_no_writes_is_read_without_a_lease_unless_the_step_is_
     monkeypatch.setattr(vault.store, "put", refuse)
     assert what_is_read(vault) == {10: "whole"}
     assert len(refused) == 1 and caplog.text.count("is read without a lease: Read-only file system") == 1
-    vault.store.create(vault.keys.clearing(record.name), b"somebody's")
+    vault.store.create(vault.keys.clearing(record.name) + "x", b"somebody's")
     source = VaultSource(vault)
     with pytest.raises(BusyError, match="is being deleted"):
         source.read(source.manifests()[0].key, 0, 1)

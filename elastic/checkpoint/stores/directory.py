@@ -102,7 +102,7 @@ class DirectoryStore:
         with self._told("delete", key):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
-                _fsync(path.parent)  # what is deleted first must not come back alone
+                fsync(path.parent)  # what is deleted first must not come back alone
             for folder in path.parents:
                 if folder == self._root or not _is_removed(folder):
                     break
@@ -133,7 +133,7 @@ class DirectoryStore:
                 os.replace(beside, path)
         else:
             _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        _fsync(path.parent)
+        fsync(path.parent)
 
     def _create(self, key: str, path: Path, data: bytes | memoryview) -> None:
         if not self._has_links:
@@ -145,7 +145,7 @@ class DirectoryStore:
             except FileExistsError:
                 if path.read_bytes() != data:
                     raise TakenError(f"{self.url}: {key} is there, with other bytes") from None
-        _fsync(path.parent)
+        fsync(path.parent)
 
     def _create_in_place(self, key: str, path: Path, data: bytes | memoryview) -> None:
         deadline_s = time.monotonic() + self._deadline_s
@@ -237,7 +237,7 @@ def _make(folder: Path) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(parent.stat().st_mode):  # what is gone again raises FileNotFoundError: see `_retried`
                 raise
-        _fsync(parent.parent)
+        fsync(parent.parent)
 
 
 def _is_removed(folder: Path) -> bool:
@@ -248,8 +248,9 @@ def _is_removed(folder: Path) -> bool:
     return True
 
 
-def _fsync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, outlast a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
