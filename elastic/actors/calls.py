@@ -53,7 +53,7 @@ class Calls:
             elif not is_late:
                 failed(f"{type(error).__name__}: {error}".splitlines()[0])
 
-        asked(ask).add_done_callback(lambda future: self._put(lambda: go_on(future)))
+        _asked(ask).add_done_callback(lambda future: self._put(lambda: go_on(future)))
 
     def expire(self, now_s: float) -> None:
         """In that thread: give up what is overdue."""
@@ -64,7 +64,7 @@ class Calls:
         self._open = [call for call in self._open if not call.is_over]
 
 
-def asked(ask: Callable[[], Any]) -> "Future[Any]":
+def _asked(ask: Callable[[], Any]) -> "Future[Any]":
     """The answer to come; where the call could not be made, why."""
     try:
         future: Future[Any] = ask().future()

@@ -5,7 +5,7 @@
     <run>/steps/<name>/shard-<i>-of-<n>/chunk-<k>-<crc32c>, manifest-<sha256>
     <run>/commits/<name>                                created last: the step is DURABLE; names each shard's manifest
     <run>/leases/<name>/<holder>                        until when somebody needs the step's objects
-    <run>/clearing/<name>/<holder>                      somebody is deleting the step's objects
+    <run>/clearing/<name>-<holder>-<number>             somebody is deleting the step's objects
     <run>/quarantine/<name>                             not to be restored
     <run>/failures/<name>/<incarnation>                 created once: training failed soon after this life's start there
     <run>/journal/<incarnation>-<number>                created once: lines of the driver's journal, in order
@@ -167,7 +167,8 @@ class Keys:
         return f"{self.run}/leases/{name}/"
 
     def clearing(self, name: str) -> str:
-        return f"{self.run}/clearing/{name}/"
+        """What the marks of all who delete a step begin with."""
+        return f"{self.run}/clearing/{name}-"
 
     def quarantine(self, name: str) -> str:
         return f"{self.run}/quarantine/{name}"

@@ -127,7 +127,7 @@ def _left(vault: Vault, before_s: float) -> list[str]:
     return [
         mark.key
         for mark in vault.store.list(folder)
-        if mark.modified_at_s < before_s and parse_name(mark.key.removeprefix(folder).partition("/")[0]) is not None
+        if mark.modified_at_s < before_s and parse_name(mark.key.removeprefix(folder).rsplit("-", 2)[0]) is not None
     ]
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 from dataclasses import asdict
 
 import numpy as np

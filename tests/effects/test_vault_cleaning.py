@@ -10,6 +10,7 @@ from elastic.checkpoint.vault import FencedError, Vault
 from elastic.checkpoint.vault_cleaning import Janitor, Swept, collected, swept
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.settings import Keep
+from tests.effects.tmpfs import mounted
 from tests.effects.vault_parts import commit_id, made_durable, succeeded, uploaded, what_is_read
 
 
@@ -252,7 +253,7 @@ def test_c14_committing_what_was_swept_is_refused(vault, clock):
 def test_c14_a_dry_run_tells_a_mark_of_the_dead_from_one_of_the_living(vault, clock):
     uploaded(vault, commit_id(20))
     name = next(key.split("/")[2] for key in keys(vault, "steps"))
-    vault.store.create(vault.keys.clearing(name) + "x", b"of somebody who died")
+    vault.store.create(vault.keys.clearing(name) + "x-0", b"of somebody who died")
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
     assert swept(vault, is_dry=True) == Swept(steps=(name,), marks=1, leases=2)
     assert keys(vault, "clearing"), "it only looked"
@@ -267,7 +268,7 @@ def test_c14_what_somebody_clears_just_now_is_left_to_them(vault, clock, monkeyp
     monkeypatch.setattr(
         vault.store, "list", lambda prefix: iter([] if prefix == "night-1/clearing/" else listed(prefix))
     )
-    vault.store.create(vault.keys.clearing(name) + "x", b"of somebody who came after the look")
+    vault.store.create(vault.keys.clearing(name) + "x-0", b"of somebody who came after the look")
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
     assert swept(vault, is_dry=True).steps == swept(vault).steps == ()
 
@@ -304,6 +305,23 @@ def test_one_that_cannot_be_deleted_holds_up_no_other_one_nor_what_was_left_behi
         Janitor().clean(vault, Keep(last=1))
     assert what_is_read(vault) == {30: "whole", 20: "whole"}
     assert not any("/0000000005" in key for key in keys(vault, "steps"))
+
+
+@pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "in part"])
+def test_c18_on_a_mount_that_is_full_what_is_to_go_goes(tmp_path, clock, is_durable):
+    with mounted(tmp_path, "1m") as mount:
+        vault = Vault(open_store(str(mount / "store")), "night-1", now_s=clock)
+        vault.register("test")
+        made_durable(vault, 10) if is_durable else uploaded(vault, commit_id(10))
+        made_durable(vault, 20)
+        with open(mount / "ballast", "wb", buffering=0) as ballast, pytest.raises(OSError, match="No space"):
+            while True:
+                ballast.write(bytes(512))
+        clock.ahead_s = vault.leases.lease_s + 2 * SKEW_S
+        collected(vault, Keep(last=1))
+        swept(vault)
+        assert not any("0000000010" in key for key in keys(vault, "steps") + keys(vault, "clearing"))
+        assert what_is_read(vault) == {20: "whole"}
 
 
 def test_what_could_not_go_is_not_told_as_gone(vault, clock):
@@ -428,7 +446,7 @@ def test_a_tier_that_takes_no_writes_is_read_without_a_lease_unless_the_step_is_
     monkeypatch.setattr(vault.store, "put", refuse)
     assert what_is_read(vault) == {10: "whole"}
     assert len(refused) == 1 and caplog.text.count("is read without a lease: Read-only file system") == 1
-    vault.store.create(vault.keys.clearing(record.name) + "x", b"somebody's")
+    vault.store.create(vault.keys.clearing(record.name) + "x-0", b"somebody's")
     source = VaultSource(vault)
     with pytest.raises(BusyError, match="is being deleted"):
         source.read(source.manifests()[0].key, 0, 1)

@@ -102,7 +102,7 @@ def test_a_fork_is_its_key(incarnation, generation, step, skip):
 
 def test_all_keys_are_keys():
     keys, name = Keys("night-1"), name_of(COMMIT)
-    made = [keys.incarnation(1), keys.commit(name), keys.clearing(name) + "x", keys.quarantine(name)]
+    made = [keys.incarnation(1), keys.commit(name), keys.clearing(name) + "x-0", keys.quarantine(name)]
     made += [keys.failure(name, 1), keys.journal(1, 2), keys.journal(1, 2, 5), keys.latest]
     made += [keys.log(1, "supervisor", 2)]
     made += [keys.manifest(name, 1, 2, RECORD.manifests[0]), keys.chunk(MANIFEST, 1)]
