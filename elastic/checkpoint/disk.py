@@ -160,17 +160,21 @@ class Disk:
         for item in sorted(self._store.list(folder), key=lambda item: "/manifest-" not in item.key):
             self._store.delete(item.key)
 
-    def sweep(self, before_s: float | None = None) -> int:
-        """Remove what a killed writer left, last written before that time; how many files. Raises StoreError."""
+    def sweep(self, before_s: float | None = None, *, is_dry: bool = False) -> int:
+        """Remove what a killed writer left, last written before that time; how many files. Raises StoreError.
+
+        Args:
+            is_dry: only count them.
+        """
         before_s = time.time() - LEFT_S if before_s is None else before_s
         by_shard: dict[str, list[Item]] = {}
         for item in self._store.list(self._keys.folder("steps")):
             by_shard.setdefault(item.key.rpartition("/")[0], []).append(item)
-        count = self._store.sweep(f"{self._run}/", before_s)
+        count = self._store.sweep(f"{self._run}/", before_s, is_dry=is_dry)
         for items in by_shard.values():
             if any("/manifest-" in item.key for item in items) or max(one.modified_at_s for one in items) >= before_s:
                 continue
-            for item in items:
+            for item in () if is_dry else items:
                 self._store.delete(item.key)
             count += len(items)
         return count

@@ -15,13 +15,16 @@ from elastic.checkpoint.leases import SKEW_S, BusyError
 from elastic.checkpoint.records import name_of, parse_name
 from elastic.checkpoint.retention import Verdict, judged
 from elastic.checkpoint.store import MissingError, StoreError, is_stored
-from elastic.checkpoint.vault import FencedError, Vault
+from elastic.checkpoint.vault import Vault
 from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError
 from elastic.settings import Keep
 
-_SPARED = "somebody needs it, or is deleting it, just now"
 History = tuple[frozenset[Fork], frozenset[CommitId]]  # forks, and what is in quarantine
+
+
+class _UndeletableError(StoreError):
+    """An object cannot be deleted: somebody else's file, or a hold of the bucket."""
 
 
 class Janitor:
@@ -67,8 +70,8 @@ def collected(vault: Vault, keep: Keep, *, is_dry: bool = False) -> list[Verdict
     basis = _history(vault)
     verdicts, failures = _verdicts(vault, keep), list[StoreError]()
     for place, verdict in enumerate(verdicts):
-        if not (verdict.is_kept or is_dry or _is_cleared(vault, verdict.record.name, failures, basis)):
-            verdicts[place] = replace(verdict, is_kept=True, reason=_SPARED)
+        if not (verdict.is_kept or is_dry) and (reason := _why_kept(vault, verdict.record.name, failures, basis)):
+            verdicts[place] = replace(verdict, is_kept=True, reason=reason)
     _raise_first(failures)
     return verdicts
 
@@ -109,13 +112,13 @@ def swept(vault: Vault, *, is_dry: bool = False) -> Swept:
     store, folder = vault.store, vault.keys.folder
     before_s = vault.leases.now_s() - vault.leases.lease_s - SKEW_S
     left, failures = _left(vault, before_s), list[StoreError]()
-    for key in () if is_dry else left:
-        store.delete(key)  # its owner is dead; what is without COMMIT comes next
+    _delete_each(vault, () if is_dry else left, failures)  # their owners are dead; what is without COMMIT comes next
     leases = [lease.key for lease in store.list(folder("leases")) if lease.modified_at_s < before_s]
     steps = _without_commit(vault, before_s)
-    steps = [name for name in steps if (_is_free(vault, name, left) if is_dry else _is_cleared(vault, name, failures))]
-    for key in () if is_dry else leases:
-        store.delete(key)
+    steps = [
+        name for name in steps if (_is_free(vault, name, left) if is_dry else not _why_kept(vault, name, failures))
+    ]
+    _delete_each(vault, () if is_dry else leases, failures)
     files = store.sweep(f"{vault.run}/", before_s, is_dry=is_dry)
     _raise_first(failures)
     return Swept(steps=tuple(steps), marks=len(left), leases=len(leases), files=files)
@@ -171,22 +174,28 @@ def _is_free(vault: Vault, name: str, left: Collection[str]) -> bool:
     return not is_being and not vault.leases.is_taken(name, is_durable=False)
 
 
-def _is_cleared(vault: Vault, name: str, failures: list[StoreError], basis: History | None = None) -> bool:
-    """Whether it is gone now. What cannot be deleted is added to `failures`.
+def _why_kept(vault: Vault, name: str, failures: list[StoreError], basis: History | None = None) -> str:
+    """Why a step is there yet, empty if it is gone. What cannot be deleted is added to `failures`.
 
     Raises:
-        FencedError: as `collected`.
+        FencedError: as `collected`. StoreError: not even a mark can be written, or nothing listed.
     """
     try:
         _clear(vault, name, basis)
-    except FencedError:
-        raise
-    except BusyError:  # taken up by a reader since, or by another collector, or gone back to: next time
-        return False
-    except StoreError as error:
+    except BusyError as error:  # taken up by a reader since, or by another collector, or gone back to: next time
+        return str(error)
+    except _UndeletableError as error:
         failures.append(error)
-        return False
-    return True
+        return str(error)
+    return ""
+
+
+def _delete_each(vault: Vault, keys: Collection[str], failures: list[StoreError]) -> None:
+    for key in keys:
+        try:
+            vault.store.delete(key)
+        except StoreError as error:
+            failures.append(error)
 
 
 def _raise_first(failures: list[StoreError]) -> None:
@@ -201,7 +210,7 @@ def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
 
     Raises:
         BusyError: somebody has a lease on it, or clears it already, or history has changed; or this process was stopped
-            for too long. FencedError: as `collected`.
+            for too long. _UndeletableError. FencedError: as `collected`.
     """
     store, keys = vault.store, vault.keys
     is_durable = basis is not None
@@ -218,7 +227,10 @@ def _clear(vault: Vault, name: str, basis: History | None = None) -> None:
 
         def delete(key: str) -> None:
             check()
-            store.delete(key)
+            try:
+                store.delete(key)
+            except StoreError as error:
+                raise _UndeletableError(str(error)) from error
 
         delete(keys.commit(name))
         doomed = [*store.list(keys.step(name)), *store.list(keys.leases(name))]

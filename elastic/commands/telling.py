@@ -80,7 +80,10 @@ def collection(vault: Any, keep: Keep, is_dry: bool) -> Told:
     """What retention decides about durable steps, and what was left behind; carried out unless it is a dry run."""
     from elastic.checkpoint.vault_cleaning import collected, swept
 
-    verdicts, left = collected(vault, keep, is_dry=is_dry), swept(vault, is_dry=is_dry)
+    try:
+        verdicts = collected(vault, keep, is_dry=is_dry)
+    finally:  # what cannot be deleted holds up nothing else
+        left = swept(vault, is_dry=is_dry)
     steps: list[dict[str, Any]] = [
         {"step": one.record.commit.step, "bytes": one.record.nbytes, "is_kept": one.is_kept, "reason": one.reason}
         for one in verdicts
@@ -101,7 +104,7 @@ def disk_collection(disk: Any, keep_last: int, is_dry: bool) -> Told:
     doomed = surplus([one.key for one in held], keep_last)
     for key in () if is_dry else doomed:
         disk.erase(key)
-    torn = 0 if is_dry else disk.sweep()
+    torn = disk.sweep(is_dry=is_dry)
     steps = [
         {"step": one.commit.step, "shard": one.shard, "bytes": one.nbytes, "is_kept": one.key not in doomed}
         for one in held
@@ -109,7 +112,7 @@ def disk_collection(disk: Any, keep_last: int, is_dry: bool) -> Told:
     freed = sum(one["bytes"] for one in steps if not one["is_kept"])
     deleted = "would be deleted" if is_dry else "deleted"
     lines = [f"step {one['step']:>8}  shard {one['shard']} {'kept' if one['is_kept'] else deleted}" for one in steps]
-    lines += [f"{torn} torn files left behind  deleted"] if torn else []
+    lines += [f"{torn} torn files left behind  {deleted}"] if torn else []
     facts = {"dry_run": is_dry, "freed_bytes": freed, "steps": steps, "torn_files": torn, "where": disk.where}
     return facts, lines or [f"nothing of this run is on the {disk.where}"]
 

@@ -59,9 +59,13 @@ class Nodes:
         self.told: list[Prefetch] = []
         self.pending: list[Callable[[Any], Any]] = []
         self.actors: dict[str, Actor] = {}
-        self.prefetcher = Prefetcher(
-            2, self.told.append, lambda call, within_s, then, failed: self.pending.append(then)
-        )
+        self.prefetcher = Prefetcher(2, self.told.append, self._then)
+
+    def _then(
+        self, ask: Callable[[], Any], within_s: float, then: Callable[[Any], Any], failed: Callable[[str], Any]
+    ) -> None:
+        ask()
+        self.pending.append(then)
 
     def up(self, names: str, room: int = ROOM, life: str = "1", **holding: Any) -> None:
         for name in names:

@@ -252,7 +252,7 @@ def test_a_commit_has_the_metrics_of_its_step_however_long_it_took(tmp_path: Pat
     sent: list[Any] = []
     remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *what: sent.append(what)))
     kept = Checkpoint(persistent="/store", keep=Keep(best=1))
-    uploads = UploadKeeper(kept, 1, print, lambda *_: None, print, tiers._metrics_of)  # type: ignore[arg-type]
+    uploads = UploadKeeper(kept, 1, print, lambda ask, *_: ask(), print, tiers._metrics_of)  # type: ignore[arg-type]
     uploads.commit(rungs.Commit(commit=commit(1), digests=("d0",), node="n-w0"), SimpleNamespace(commit=remote))
     assert sent == [(1, commit(1), ("d0",), {"loss": 0.5})]
     tiers._keeper = None
