@@ -119,8 +119,8 @@ class Leases:
             if self.now_s() > until_s:
                 raise BusyError(f"{self._where(name)}: its deletion took longer than {self.lease_s:.0f} s")
 
-        # Of this call alone: to take it away, late or once more, takes away no other collector's. And empty: for a name a
-        # mount that is full mostly has room.
+        # Of this call alone: to take it away, late or once more, takes away no other collector's.
+        # And empty: for a name there mostly is room on a mount that is full.
         mark = f"{self.keys.clearing(name)}{self.holder}-{next(self.numbers)}"
         self.store.create(mark, b"")
         try:
