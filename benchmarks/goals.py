@@ -199,7 +199,7 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
     },
     "clean run: steps per second": {
         _EVERYBODY: "four workers, driver, supervisor, monitors and Ray's daemons of four nodes share two cores "
-        "here, and the step is short, so that each wait for a core shows: about half of what is missing comes back "
+        "here, and the step is short, so that each wait for a core shows: some of what is missing comes back "
         "while driver, supervisor and monitors are stopped"
     },
 }
